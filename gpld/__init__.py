@@ -1,0 +1,1 @@
+"""GPLD-DreamerV3."""

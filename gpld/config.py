@@ -1,0 +1,167 @@
+"""Every option of an agent and a run: typed, frozen, validated, with a line of help each."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Sizes of the networks. The defaults are the paper's 12M agent."""
+
+    deter: int = 2048
+    """D: width of the deterministic latent h."""
+    hidden: int = 256
+    """Width of the hidden layers inside the dynamics."""
+    stoch: int = 32
+    """K: number of categorical variables in z."""
+    classes: int = 16
+    """C: classes of each categorical variable."""
+    units: int = 256
+    """Width of the encoder, decoder and head layers."""
+    blocks: int = 8
+    """Blocks of the block-diagonal recurrent layers; must divide deter."""
+    prior_layers: int = 2
+    """Hidden layers from h to the prior."""
+    posterior_layers: int = 1
+    """Hidden layers from [h, e] to the posterior."""
+    encoder_layers: int = 3
+    """Hidden layers of the vector encoder."""
+    decoder_layers: int = 3
+    """Hidden layers of the vector decoder."""
+    reward_layers: int = 1
+    """Hidden layers of the reward head."""
+    continue_layers: int = 1
+    """Hidden layers of the continue head."""
+    policy_layers: int = 3
+    """Hidden layers of the policy."""
+    value_layers: int = 3
+    """Hidden layers of the value."""
+    bins: int = 255
+    """Bins of the reward and value distributions; odd."""
+    unimix: float = 0.01
+    """Share of the uniform distribution mixed into prior and posterior."""
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Weights of the world-model loss."""
+
+    reconstruction: float = 1.0
+    """Weight of the observation loss."""
+    reward: float = 1.0
+    """Weight of the reward loss."""
+    cont: float = 1.0
+    """Weight of the continue loss."""
+    dyn: float = 1.0
+    """Weight of the KL that trains the prior."""
+    rep: float = 0.1
+    """Weight of the KL that trains the posterior."""
+    free_nats: float = 1.0
+    """KL below which neither KL term trains anything, in nats."""
+
+
+@dataclass(frozen=True)
+class BehaviorConfig:
+    """Imagination, returns, actor and critic."""
+
+    horizon: int = 25
+    """H: imagined steps from every replayed state."""
+    discount_horizon: int = 333
+    """Effective horizon of the discount, in agent steps: discount is 1 - 1/this."""
+    trace: float = 0.95
+    """Lambda of the lambda-returns."""
+    entropy: float = 3e-4
+    """Weight of the policy's entropy."""
+    min_std: float = 0.1
+    """Smallest standard deviation of a continuous policy."""
+    max_std: float = 1.0
+    """Largest standard deviation of a continuous policy."""
+    slow_rate: float = 0.02
+    """Rate at which the slow value follows the value, each update."""
+    slow_weight: float = 1.0
+    """Weight of the value loss towards the slow value's prediction."""
+    replay_value: float = 0.3
+    """Weight of the value loss on replayed sequences."""
+    return_rate: float = 0.01
+    """Rate of the running percentiles that normalise returns."""
+    return_low: float = 5.0
+    """Lower percentile of the return range."""
+    return_high: float = 95.0
+    """Upper percentile of the return range."""
+    return_limit: float = 1.0
+    """Smallest return range divided by."""
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """One LaProp optimiser for all modules."""
+
+    learning_rate: float = 4e-5
+    """Learning rate after warm-up."""
+    warmup: int = 1000
+    """Updates of linear warm-up."""
+    clip: float = 0.3
+    """Adaptive gradient clipping: largest ratio of a tensor's gradient norm to its own norm."""
+    clip_floor: float = 1e-3
+    """Smallest parameter norm used by the clipping."""
+    beta1: float = 0.9
+    """Decay of the momentum, which comes after the scaling."""
+    beta2: float = 0.999
+    """Decay of the running mean square."""
+    eps: float = 1e-20
+    """Added to the root mean square."""
+
+
+@dataclass(frozen=True)
+class PenaltyConfig:
+    """The gradient penalty on the latent probability maps."""
+
+    posterior: float = 0.5
+    """lambda_post: initial weight of the posterior penalty; 0 for both is DreamerV3."""
+    prior: float = 0.0
+    """lambda_prior: initial weight of the prior penalty."""
+    rho: float = 0.5
+    """Fraction of the B*T states on which the penalty is evaluated."""
+    estimator: Literal["probes", "exact"] = "probes"
+    """Random probes (Algorithm 1) or the exact Jacobian norm, both in closed form."""
+    probes: int = 1
+    """Probes per row and state."""
+    noise: Literal["rademacher", "gaussian"] = "rademacher"
+    """Distribution of the probes."""
+    rows: int = 0
+    """Rows (categorical variables) penalised; 0 for all K."""
+    random_rows: bool = False
+    """Draw those rows anew each update instead of taking the first ones."""
+    scaling: Literal["sampled", "all"] = "sampled"
+    """Average over the sampled states (Algorithm 1), or over all with zeros elsewhere (the authors' code)."""
+    schedule: Literal["sqrt", "none", "linear", "exponential", "cosine", "step", "custom"] = "sqrt"
+    """How the weights decay over updates."""
+    scale: float = 1000.0
+    """c0: updates after which the square-root schedule has fallen to 1/sqrt(2)."""
+    floor: float = 0.001
+    """Smallest weight while the penalty is on; unused by 'none'."""
+    start: int = 0
+    """Agent steps before the penalty starts."""
+    decay_steps: int = 100_000
+    """Updates over which linear, exponential and cosine decay."""
+    step_interval: int = 10_000
+    """Updates between the drops of the step schedule."""
+    step_factor: float = 0.5
+    """Factor of each drop of the step schedule."""
+    custom: tuple[tuple[int, float], ...] = ()
+    """(update, weight) pairs of the custom schedule."""
+
+
+@dataclass(frozen=True)
+class AgentConfig:
+    """The agent: everything a compiled update depends on."""
+
+    model: ModelConfig = field(default_factory=ModelConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    behavior: BehaviorConfig = field(default_factory=BehaviorConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    penalty: PenaltyConfig = field(default_factory=PenaltyConfig)
+    compute: Literal["float32", "bfloat16"] = "float32"
+    """Type of activations and matrix products; parameters, losses and probabilities are float32."""
+    unroll: int = 1
+    """Steps of the recurrent scans compiled into one loop body: faster on GPUs, slower to compile."""

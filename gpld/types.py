@@ -1,0 +1,53 @@
+"""The few values that cross rooms: what an environment offers, a latent state, a batch.
+
+Symbols used in every shape of this package:
+
+    B batch, T sequence length, H imagination horizon, N any number of states,
+    D deter (width of h), K categorical variables of C classes (z), E encoder width (e), A actions.
+
+Sequences are time-major: `[T, B, ...]`.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from jaxtyping import Array, Bool, Float, Int
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """What goes in and out of an environment. Hashable, so that programs can be compiled for it."""
+
+    obs: tuple[tuple[str, tuple[int, ...]], ...]
+    """Name and shape of every observation key, sorted by name; scalars have shape ()."""
+    actions: int
+    """Width of the action vector, or number of discrete actions."""
+    discrete: bool = False
+    """Whether an action is one of `actions` choices (given to the agent one-hot) or a vector in [-1, 1]."""
+
+    @classmethod
+    def of(cls, obs: dict[str, tuple[int, ...]], actions: int, discrete: bool = False) -> "Spaces":
+        """Spaces from a dictionary of observation shapes."""
+        return cls(tuple(sorted((k, tuple(s)) for k, s in obs.items())), actions, discrete)
+
+
+class Latent(NamedTuple):
+    """A latent state as it is stored and carried: h in the compute type, z as class indices."""
+
+    h: Float[Array, "*N D"]
+    z: Int[Array, "*N K"]
+
+
+class Batch(NamedTuple):
+    """B sequences of T steps, and the latent state that precedes each of them."""
+
+    obs: dict[str, Float[Array, "T B ..."]]
+    prev_action: Float[Array, "T B A"]
+    """The action that led to each observation (one-hot if discrete)."""
+    reward: Float[Array, "T B"]
+    """The reward that came with each observation."""
+    is_first: Bool[Array, "T B"]
+    is_last: Bool[Array, "T B"]
+    is_terminal: Bool[Array, "T B"]
+    start: Latent
+    """Stored latent state of the step before the first, `[B, ...]`."""
