@@ -1,6 +1,7 @@
-"""Every option of an agent and a run: typed, frozen, validated, with a line of help each."""
+"""Every option of an agent and a run, with its default and a line of help."""
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Literal
 
 
@@ -165,3 +166,125 @@ class AgentConfig:
     """Type of activations and matrix products; parameters, losses and probabilities are float32."""
     unroll: int = 1
     """Steps of the recurrent scans compiled into one loop body: faster on GPUs, slower to compile."""
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """The training environments."""
+
+    count: int = 16
+    """Environments stepped together."""
+    action_repeat: int = 2
+    """Env steps that each action is held for; their rewards are summed."""
+    threads: int = 0
+    """Threads that step the environments; 0 chooses by the number of cores."""
+    restarts: int = 10
+    """Restarts of failing environments before the run stops."""
+    timeout: float = 60.0
+    """Seconds after which a step that has not returned counts as failed."""
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """What is remembered, and how much of it is trained on."""
+
+    capacity: int = 5_000_000
+    """Most agent steps kept; the oldest are overwritten."""
+    batch: int = 16
+    """B: sequences in a batch."""
+    length: int = 64
+    """T: agent steps in a sequence."""
+    min_steps: int = 1024
+    """Agent steps stored before training starts."""
+    train_ratio: float = 512.0
+    """Replayed steps trained on for each agent step taken."""
+    online: bool = True
+    """Train on every new sequence once, soon after it was seen, before uniform samples."""
+    storage: Literal["auto", "device", "host"] = "auto"
+    """Where the steps are kept; auto prefers the device and falls back to host memory."""
+
+
+@dataclass(frozen=True)
+class EvalConfig:
+    """Evaluation during training, in environments of its own."""
+
+    every: int = 5000
+    """Agent steps between evaluations; 0 for none."""
+    episodes: int = 3
+    """Episodes of each evaluation; the mean return of all is reported."""
+
+
+@dataclass(frozen=True)
+class CheckpointConfig:
+    """What a run can be resumed from."""
+
+    minutes: float = 10.0
+    """Minutes between checkpoints."""
+    keep: int = 2
+    """Most recent checkpoints kept."""
+
+
+@dataclass(frozen=True)
+class LogConfig:
+    """Where metrics go besides metrics.jsonl in the run folder."""
+
+    every: int = 100
+    """Updates between two lines of training metrics."""
+    tensorboard: bool = True
+    """Write TensorBoard events."""
+    wandb: bool = False
+    """Log to Weights & Biases (needs the wandb extra)."""
+
+
+@dataclass(frozen=True)
+class Config:
+    """A run: an agent, a task, and everything that decides what happens.
+
+    An agent step is one stored step, the first observation of an episode included; it lasts `action_repeat`
+    env steps. Every count says which of env steps, agent steps and updates it is in.
+    """
+
+    task: str
+    """Task: domain-task of the DeepMind Control suite (walker-walk) or gym:Name-v0."""
+    seed: int = 0
+    """Seed of everything random in the run."""
+    backend: Literal["auto", "envpool", "dm_control", "gymnasium"] = "auto"
+    """Engine that runs the task; auto takes the fastest that has it."""
+    env_steps: int = 1_000_000
+    """Env steps to train for (agent steps times the action repeat)."""
+    max_skipped: int = 20
+    """Updates in a row skipped for non-finite numbers before the run stops."""
+    agent: AgentConfig = field(default_factory=AgentConfig)
+    env: EnvConfig = field(default_factory=EnvConfig)
+    replay: ReplayConfig = field(default_factory=ReplayConfig)
+    eval: EvalConfig = field(default_factory=EvalConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    log: LogConfig = field(default_factory=LogConfig)
+
+    @property
+    def agent_steps(self) -> int:
+        """Agent steps of the whole run."""
+        return self.env_steps // self.env.action_repeat
+
+    @property
+    def replay_steps(self) -> int:
+        """Agent steps that replay makes room for: never more than the run takes."""
+        return min(self.replay.capacity, self.agent_steps)
+
+    @property
+    def updates_per_step(self) -> Fraction:
+        """Updates per step of all environments together; exact, and rarely a whole number."""
+        return self.env.count * self._updates_per_agent_step
+
+    def updates_at(self, agent_steps: int) -> int:
+        """Updates due once `agent_steps` have been taken.
+
+        A function of the count alone, so that the same steps are followed by the same updates on a fast and
+        on a slow machine, and before and after a resume. Steps before training starts are not made up for.
+        """
+        trained_steps = max(0, agent_steps - self.replay.min_steps)
+        return int(trained_steps * self._updates_per_agent_step)
+
+    @property
+    def _updates_per_agent_step(self) -> Fraction:
+        return Fraction(self.replay.train_ratio) / (self.replay.batch * self.replay.length)

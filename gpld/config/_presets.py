@@ -1,0 +1,60 @@
+"""Named groups of options, applied over the defaults from left to right."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from gpld.config._options import Config
+from gpld.config._tree import ConfigError, override, suggestion
+
+
+class Preset(NamedTuple):
+    """A line of description, and the options it sets as a nested dictionary."""
+
+    description: str
+    options: Mapping[str, Any]
+
+
+def _size(deter: int, hidden: int, classes: int, units: int) -> Mapping[str, Any]:
+    model = {"deter": deter, "hidden": hidden, "classes": classes, "units": units}
+    return {"agent": {"model": model | {"stoch": 32, "blocks": 8}}}
+
+
+_NANO = {
+    "agent": {
+        "model": {"deter": 128, "hidden": 32, "stoch": 8, "classes": 8, "units": 32},
+        "behavior": {"horizon": 15},
+        "optimizer": {"learning_rate": 1e-3},
+    },
+    "env": {"count": 4},
+    "replay": {"batch": 8, "length": 32, "train_ratio": 128.0},
+}
+
+PRESETS: Mapping[str, Preset] = {
+    "nano": Preset("100k parameters, small batches: an agent that learns on a laptop", _NANO),
+    "1m": Preset("1M parameters, for quick experiments", _size(512, 64, 4, 64)),
+    "12m": Preset("12M parameters: the paper's agent and the default", _size(2048, 256, 16, 256)),
+    "25m": Preset("25M parameters", _size(3072, 384, 24, 384)),
+    "50m": Preset("50M parameters", _size(4096, 512, 32, 512)),
+    "100m": Preset("100M parameters", _size(6144, 768, 48, 768)),
+    "200m": Preset("200M parameters", _size(8192, 1024, 64, 1024)),
+    "400m": Preset("400M parameters", _size(12288, 1536, 96, 1536)),
+    "cpu": Preset("float32 arithmetic, short compilation", {"agent": {"compute": "float32", "unroll": 1}}),
+    "gpu": Preset("bfloat16 arithmetic, unrolled scans", {"agent": {"compute": "bfloat16", "unroll": 8}}),
+    "proprio": Preset("the paper's 18 tasks from states: 1M env steps", {"env_steps": 1_000_000}),
+    "locomotion": Preset("the paper's 6 locomotion tasks: 1M env steps", {"env_steps": 1_000_000}),
+    "quadruped": Preset("the paper's quadruped tasks: 4M env steps", {"env_steps": 4_000_000}),
+    "paper": Preset(
+        "the authors' scaling of the penalty, which the paper's numbers came from",
+        {"agent": {"penalty": {"scaling": "all"}}},
+    ),
+}
+
+
+def with_presets(config: Config, names: Iterable[str]) -> Config:
+    """`config` with presets applied from left to right."""
+    for name in names:
+        if name not in PRESETS:
+            near = suggestion(name, PRESETS) or f"; allowed are {', '.join(PRESETS)}"
+            raise ConfigError(f"preset: {name!r} is not a preset{near}")
+        config = override(config, PRESETS[name].options)
+    return config

@@ -1,0 +1,66 @@
+"""Configurations as trees: nested dictionaries to dataclasses and back, addressed by dotted paths."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+C = TypeVar("C")
+
+
+class ConfigError(ValueError):
+    """An option that cannot be used: names the option, its value and what is allowed."""
+
+
+def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted path and value of every option of a dataclass of dataclasses."""
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from leaves(value, f"{prefix}{field.name}.")
+        else:
+            yield prefix + field.name, value
+
+
+def override(config: C, changes: Mapping[str, Any], prefix: str = "") -> C:
+    """`config` with the options in a nested dictionary changed; unknown names and wrong types are errors."""
+    hints = get_type_hints(type(config))
+    values = {}
+    for name, change in changes.items():
+        path = prefix + name
+        if name not in hints:
+            raise ConfigError(f"{path}: no such option{suggestion(name, hints)}")
+        if dataclasses.is_dataclass(hints[name]):
+            if not isinstance(change, Mapping):
+                raise ConfigError(f"{path}: {change!r} is not a group of options")
+            values[name] = override(getattr(config, name), change, f"{path}.")
+        else:
+            values[name] = _typed(change, hints[name], path)
+    return dataclasses.replace(config, **values)  # pyright: ignore[reportArgumentType]
+
+
+def suggestion(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
+    """The known names nearest to a mistyped one, as the end of a message, or nothing."""
+    near = get_close_matches(name, list(known), n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+def _typed(value: Any, kind: Any, path: str) -> Any:
+    """`value` as the annotated type `kind`, undoing what JSON does to tuples and to whole floats."""
+    if get_origin(kind) is Literal:
+        if value in get_args(kind):
+            return value
+        raise ConfigError(f"{path}: {value!r} is not one of {', '.join(map(str, get_args(kind)))}")
+    if get_origin(kind) is tuple and isinstance(value, (list, tuple)):
+        items = get_args(kind)
+        items = items[:1] * len(value) if items[1:] == (...,) else items
+        if len(items) == len(value):
+            return tuple(
+                _typed(v, k, f"{path}[{i}]") for i, (v, k) in enumerate(zip(value, items, strict=True))
+            )
+    elif kind is float and type(value) is int:
+        return float(value)
+    elif type(value) is kind:
+        return value
+    expected = kind.__name__ if isinstance(kind, type) else str(kind)
+    raise ConfigError(f"{path}: {value!r} is not of type {expected}")

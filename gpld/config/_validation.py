@@ -1,0 +1,205 @@
+"""What every option may be. Checked before anything is allocated."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from gpld.config._options import AgentConfig, Config, ModelConfig, PenaltyConfig
+from gpld.config._tree import ConfigError, leaves, suggestion
+from gpld.tasks import GYM_PREFIX, SUITE
+
+
+@dataclass(frozen=True)
+class Range:
+    """Allowed values of a number: from `low` to `high`, the ends included unless said."""
+
+    low: int | float
+    high: int | float = math.inf
+    above: bool = False
+    """Whether `low` itself is excluded."""
+    below: bool = False
+    """Whether `high` itself is excluded."""
+
+    def __contains__(self, value: int | float) -> bool:
+        low = value > self.low if self.above else value >= self.low
+        high = value < self.high if self.below else value <= self.high
+        return low and high and math.isfinite(value)
+
+    def __str__(self) -> str:
+        if self.high == math.inf:
+            return f"{'above' if self.above else 'at least'} {self.low}"
+        return f"in {'(' if self.above else '['}{self.low}, {self.high}{')' if self.below else ']'}"
+
+
+_COUNT = Range(0)
+_SIZE = Range(1)
+_WEIGHT = Range(0)
+_POSITIVE = Range(0, above=True)
+_SHARE = Range(0, 1)
+_FRACTION = Range(0, 1, above=True)
+_DECAY = Range(0, 1, below=True)
+_PERCENTILE = Range(0, 100)
+
+AGENT_RANGES = {
+    "model.deter": _SIZE,
+    "model.hidden": _SIZE,
+    "model.stoch": _SIZE,
+    "model.classes": Range(2, 256),  # z is stored as one byte per variable
+    "model.units": _SIZE,
+    "model.blocks": _SIZE,
+    "model.prior_layers": _SIZE,
+    "model.posterior_layers": _SIZE,
+    "model.encoder_layers": _SIZE,
+    "model.decoder_layers": _SIZE,
+    "model.reward_layers": _SIZE,
+    "model.continue_layers": _SIZE,
+    "model.policy_layers": _SIZE,
+    "model.value_layers": _SIZE,
+    "model.bins": Range(3),
+    "model.unimix": _DECAY,
+    "loss.reconstruction": _WEIGHT,
+    "loss.reward": _WEIGHT,
+    "loss.cont": _WEIGHT,
+    "loss.dyn": _WEIGHT,
+    "loss.rep": _WEIGHT,
+    "loss.free_nats": _WEIGHT,
+    "behavior.horizon": _SIZE,
+    "behavior.discount_horizon": _SIZE,
+    "behavior.trace": _SHARE,
+    "behavior.entropy": _WEIGHT,
+    "behavior.min_std": _POSITIVE,
+    "behavior.max_std": _POSITIVE,
+    "behavior.slow_rate": _FRACTION,
+    "behavior.slow_weight": _WEIGHT,
+    "behavior.replay_value": _WEIGHT,
+    "behavior.return_rate": _FRACTION,
+    "behavior.return_low": _PERCENTILE,
+    "behavior.return_high": _PERCENTILE,
+    "behavior.return_limit": _POSITIVE,
+    "optimizer.learning_rate": _POSITIVE,
+    "optimizer.warmup": _COUNT,
+    "optimizer.clip": _POSITIVE,
+    "optimizer.clip_floor": _POSITIVE,
+    "optimizer.beta1": _DECAY,
+    "optimizer.beta2": _DECAY,
+    "optimizer.eps": _POSITIVE,
+    "penalty.posterior": _WEIGHT,
+    "penalty.prior": _WEIGHT,
+    "penalty.rho": _FRACTION,
+    "penalty.probes": _SIZE,
+    "penalty.rows": _COUNT,
+    "penalty.scale": _POSITIVE,
+    "penalty.floor": _WEIGHT,
+    "penalty.start": _COUNT,
+    "penalty.decay_steps": _SIZE,
+    "penalty.step_interval": _SIZE,
+    "penalty.step_factor": _FRACTION,
+    "unroll": _SIZE,
+}
+
+RUN_RANGES = {
+    "seed": Range(0, 2**32 - 1),
+    "env_steps": _SIZE,
+    "max_skipped": _SIZE,
+    "env.count": _SIZE,
+    "env.action_repeat": _SIZE,
+    "env.threads": _COUNT,
+    "env.restarts": _COUNT,
+    "env.timeout": _POSITIVE,
+    "replay.capacity": _SIZE,
+    "replay.batch": _SIZE,
+    "replay.length": Range(2),
+    "replay.min_steps": _SIZE,
+    "replay.train_ratio": _POSITIVE,
+    "eval.every": _COUNT,
+    "eval.episodes": _SIZE,
+    "checkpoint.minutes": _POSITIVE,
+    "checkpoint.keep": _SIZE,
+    "log.every": _SIZE,
+}
+
+
+def validate(config: Config | AgentConfig) -> None:
+    """Raise a `ConfigError` that names the first option with an impossible value, and what is allowed."""
+    if isinstance(config, AgentConfig):
+        _validate_agent(config, "")
+    else:
+        _validate_agent(config.agent, "agent.")
+        _validate_run(config)
+
+
+def _validate_run(config: Config) -> None:
+    _check_ranges(config, RUN_RANGES, "")
+    _check_task(config)
+    replay = config.replay
+    if config.agent_steps < 1:
+        raise _refuse(
+            "env_steps", config.env_steps, f"at least env.action_repeat = {config.env.action_repeat}"
+        )
+    needed = max(replay.min_steps, config.env.count * (replay.length + 1))
+    if replay.capacity < needed:
+        reason = "replay.min_steps and one sequence of replay.length + 1 for each of env.count environments"
+        raise _refuse("replay.capacity", replay.capacity, f"at least {needed}, which holds {reason}")
+    if int(config.agent.penalty.rho * replay.batch * replay.length) < 1:
+        states = replay.batch * replay.length
+        allowed = f"at least 1 / (replay.batch * replay.length) = {1 / states:g}, or no state is sampled"
+        raise _refuse("agent.penalty.rho", config.agent.penalty.rho, allowed)
+
+
+def _validate_agent(agent: AgentConfig, prefix: str) -> None:
+    _check_ranges(agent, AGENT_RANGES, prefix)
+    _check_model(agent.model, f"{prefix}model.")
+    _check_penalty(agent.penalty, agent.model, f"{prefix}penalty.")
+    behavior = agent.behavior
+    if behavior.max_std < behavior.min_std:
+        raise _refuse(
+            f"{prefix}behavior.max_std", behavior.max_std, f"at least min_std = {behavior.min_std:g}"
+        )
+    if behavior.return_high <= behavior.return_low:
+        allowed = f"above return_low = {behavior.return_low:g}"
+        raise _refuse(f"{prefix}behavior.return_high", behavior.return_high, allowed)
+
+
+def _check_model(model: ModelConfig, prefix: str) -> None:
+    if model.deter % model.blocks:
+        allowed = f"a multiple of {prefix}blocks = {model.blocks}"
+        raise _refuse(f"{prefix}deter", model.deter, allowed)
+    if model.bins % 2 == 0:
+        raise _refuse(f"{prefix}bins", model.bins, "odd, so that one bin is zero")
+
+
+def _check_penalty(penalty: PenaltyConfig, model: ModelConfig, prefix: str) -> None:
+    if penalty.rows > model.stoch:
+        raise _refuse(f"{prefix}rows", penalty.rows, f"at most stoch = {model.stoch}, or 0 for all")
+    if penalty.schedule == "custom" and not penalty.custom:
+        raise _refuse(
+            f"{prefix}custom", penalty.custom, "at least one (update, weight) pair for schedule = custom"
+        )
+    updates = [update for update, _ in penalty.custom]
+    if updates != sorted(set(updates)) or any(update < 0 for update in updates):
+        raise _refuse(f"{prefix}custom", penalty.custom, "pairs of increasing updates, from 0 on")
+    if any(weight not in _WEIGHT for _, weight in penalty.custom):
+        raise _refuse(f"{prefix}custom", penalty.custom, f"pairs whose weights are {_WEIGHT}")
+
+
+def _check_task(config: Config) -> None:
+    gym = config.task.startswith(GYM_PREFIX) and config.task != GYM_PREFIX
+    if not gym and config.task not in SUITE:
+        near = suggestion(config.task, SUITE)
+        allowed = f"a task of the DeepMind Control suite, or {GYM_PREFIX}Name-v0 for Gymnasium's{near}"
+        raise _refuse("task", config.task, allowed)
+    if gym and config.backend not in ("auto", "gymnasium"):
+        raise _refuse("backend", config.backend, f"auto or gymnasium for {config.task}")
+    if not gym and config.backend == "gymnasium":
+        raise _refuse("backend", config.backend, f"auto, envpool or dm_control for {config.task}")
+
+
+def _check_ranges(config: Any, ranges: dict[str, Range], prefix: str) -> None:
+    values = dict(leaves(config))
+    for path, allowed in ranges.items():
+        if values[path] not in allowed:
+            raise _refuse(prefix + path, values[path], str(allowed))
+
+
+def _refuse(path: str, value: object, allowed: str) -> ConfigError:
+    return ConfigError(f"{path}: {value!r} is not allowed; it must be {allowed}")

@@ -1,0 +1,269 @@
+import dataclasses
+import json
+import subprocess
+import sys
+from fractions import Fraction
+from itertools import pairwise
+from typing import Literal, get_args, get_origin, get_type_hints
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpld.config import (
+    PRESETS,
+    AgentConfig,
+    Config,
+    ConfigError,
+    ReplayConfig,
+    diff,
+    leaves,
+    load,
+    override,
+    save,
+    validate,
+    with_presets,
+)
+from gpld.config._validation import AGENT_RANGES, RUN_RANGES
+
+BASE = Config(task="walker-walk")
+
+
+def nested(path, value):
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    return value
+
+
+def option_values(kind):
+    """Any value that an option of this type can hold, allowed or not."""
+    if get_origin(kind) is Literal:
+        return st.sampled_from(get_args(kind))
+    if get_origin(kind) is tuple:
+        pair = st.tuples(st.integers(), st.floats(allow_nan=False, allow_infinity=False))
+        return st.lists(pair, max_size=3).map(tuple)
+    floats = st.floats(allow_nan=False, allow_infinity=False)
+    return {int: st.integers(), float: floats, bool: st.booleans(), str: st.text()}[kind]
+
+
+def any_options(cls):
+    """Nested dictionaries of all options of a configuration class."""
+    hints = get_type_hints(cls).items()
+    return st.fixed_dictionaries(
+        {name: any_options(t) if dataclasses.is_dataclass(t) else option_values(t) for name, t in hints}
+    )
+
+
+# Files
+
+
+@given(any_options(Config))
+@settings(max_examples=25, deadline=None)
+def test_a_saved_config_is_loaded_exactly(tmp_path_factory, options):
+    config = override(BASE, options)
+    assert dataclasses.asdict(config) == options
+    path = tmp_path_factory.mktemp("config") / "config.json"
+    save(config, path)
+    assert load(path) == config
+    assert [p.name for p in path.parent.iterdir()] == ["config.json"]
+
+
+def test_the_file_holds_every_option(tmp_path):
+    save(BASE, tmp_path / "c.json")
+    written = json.loads((tmp_path / "c.json").read_text())
+    for path, value in leaves(BASE):
+        at = written
+        for name in path.split("."):
+            at = at[name]
+        assert at == (list(value) if isinstance(value, tuple) else value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"task": "walker-walk", "sed": 1}', "sed: no such option; did you mean seed?"),
+        ('{"task": "walker-walk", "agent": {"penalty": {"roh": 1}}}', "agent.penalty.roh: no such option"),
+        ('{"task": "walker-walk", "seed": 1.5}', "seed: 1.5 is not of type int"),
+        ('{"task": "walker-walk", "seed": true}', "seed: True is not of type int"),
+        ('{"task": "walker-walk", "agent": 3}', "agent: 3 is not a group of options"),
+        ('{"task": "walker-walk", "backend": "mjx"}', "backend: 'mjx' is not one of auto, envpool"),
+        ('{"task": "walker-walk", "agent": {"penalty": {"custom": [[1]]}}}', "agent.penalty.custom[0]: [1]"),
+        ('{"seed": 1}', "no task"),
+        ("{", "not a JSON file"),
+    ],
+)
+def test_a_wrong_file_is_refused_by_name(tmp_path, text, message):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+    with pytest.raises(ConfigError, match=r"nothing\.json: cannot be read"):
+        load(tmp_path / "nothing.json")
+
+
+def test_diff_names_what_differs():
+    other = override(BASE, {"seed": 3, "agent": {"penalty": {"posterior": 0.25}}})
+    assert diff(BASE, other) == {"seed": (0, 3), "agent.penalty.posterior": (0.5, 0.25)}
+    assert diff(BASE, BASE) == {}
+
+
+# Overrides
+
+
+def test_override_changes_only_what_is_named_and_makes_floats_of_whole_numbers():
+    changed = override(
+        BASE, {"replay": {"train_ratio": 64}, "agent": {"penalty": {"custom": [[0, 1], [9, 0]]}}}
+    )
+    assert changed.agent.penalty.custom == ((0, 1.0), (9, 0.0))
+    assert type(changed.replay.train_ratio) is float
+    assert set(diff(BASE, changed)) == {"replay.train_ratio", "agent.penalty.custom"}
+    assert hash(changed.agent) != hash(BASE.agent)
+
+
+# Steps and updates
+
+
+def test_the_papers_run_in_agent_steps_and_updates():
+    assert BASE.agent_steps == 500_000
+    assert BASE.replay_steps == 500_000
+    assert BASE.updates_per_step == 8
+    assert BASE.updates_at(500_000) == (500_000 - 1024) // 2
+    assert BASE.updates_at(1024) == 0
+    assert BASE.updates_at(10) == 0
+
+
+def test_replay_never_makes_room_for_more_than_its_capacity():
+    assert override(BASE, {"replay": {"capacity": 9000}}).replay_steps == 9000
+
+
+@given(
+    ratio=st.floats(0.01, 1024),
+    batch=st.integers(1, 32),
+    length=st.integers(2, 64),
+    count=st.integers(1, 20),
+    steps=st.integers(1, 200),
+)
+@settings(max_examples=50, deadline=None)
+def test_fractional_updates_are_counted_without_drift(ratio, batch, length, count, steps):
+    replay = ReplayConfig(train_ratio=ratio, batch=batch, length=length, min_steps=7)
+    config = dataclasses.replace(BASE, replay=replay, env=dataclasses.replace(BASE.env, count=count))
+    taken = [7 + count * i for i in range(steps + 1)]
+    made = [config.updates_at(b) - config.updates_at(a) for a, b in pairwise(taken)]
+    per_step = Fraction(ratio) * count / (batch * length)
+    assert config.updates_per_step == per_step
+    assert sum(made) == int(steps * per_step)
+    assert all(abs(n - per_step) < 1 for n in made)
+
+
+# Presets
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_valid_and_described_in_a_line(name):
+    validate(with_presets(BASE, [name]))
+    assert 5 < len(PRESETS[name].description) < 80
+
+
+@pytest.mark.parametrize("classes", [4, 16, 24, 32, 48, 64, 96])
+def test_sizes_scale_by_their_classes(classes):
+    # Published: every size is a multiple of the same shape, except the smallest's deter.
+    names = {4: "1m", 16: "12m", 24: "25m", 32: "50m", 48: "100m", 64: "200m", 96: "400m"}
+    model = with_presets(BASE, [names[classes]]).agent.model
+    assert (model.classes, model.hidden, model.units) == (classes, 16 * classes, 16 * classes)
+    assert model.deter == 128 * classes
+    assert (model.stoch, model.blocks) == (32, 8)
+
+
+def test_the_default_agent_is_the_12m_one_of_the_paper():
+    assert with_presets(BASE, ["12m"]) == BASE
+
+
+def test_presets_apply_from_left_to_right():
+    assert with_presets(BASE, ["gpu", "cpu"]).agent.compute == "float32"
+    assert with_presets(BASE, ["cpu", "gpu"]).agent.compute == "bfloat16"
+    assert with_presets(BASE, ["nano", "12m"]).agent.model == BASE.agent.model
+    assert with_presets(BASE, ["quadruped"]).env_steps == 4_000_000
+    assert with_presets(BASE, ["paper"]).agent.penalty.scaling == "all"
+
+
+def test_an_unknown_preset_is_refused_with_the_nearest():
+    with pytest.raises(ConfigError, match="preset: 'nanno' is not a preset; did you mean nano"):
+        with_presets(BASE, ["nanno"])
+
+
+# Validation
+
+
+def test_the_default_is_valid():
+    validate(BASE)
+    validate(BASE.agent)
+
+
+def test_every_number_has_a_range():
+    numbers = {path for path, value in leaves(BASE) if type(value) in (int, float)}
+    assert numbers == set(RUN_RANGES) | {f"agent.{path}" for path in AGENT_RANGES}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "allowed"),
+    [
+        ("task", "walker-wlak", "did you mean walker-walk"),
+        ("task", "gym:", "gym:Name-v0"),
+        ("backend", "gymnasium", "auto, envpool or dm_control"),
+        ("seed", -1, "in [0, 4294967295]"),
+        ("env_steps", 1, "at least env.action_repeat = 2"),
+        ("env.count", 0, "at least 1"),
+        ("replay.length", 1, "at least 2"),
+        ("replay.train_ratio", -1.0, "above 0"),
+        ("replay.train_ratio", float("nan"), "above 0"),
+        ("replay.capacity", 1039, "at least 1040"),
+        ("agent.penalty.posterior", -0.5, "at least 0"),
+        ("agent.penalty.posterior", float("inf"), "at least 0"),
+        ("agent.penalty.rho", 1.5, "in (0, 1]"),
+        ("agent.penalty.rho", 0.0, "in (0, 1]"),
+        ("agent.penalty.rho", 0.0009, "no state is sampled"),
+        ("agent.penalty.rows", 33, "at most stoch = 32"),
+        ("agent.penalty.schedule", "custom", "at least one (update, weight) pair"),
+        ("agent.penalty.custom", ((5, 1.0), (5, 0.5)), "increasing updates"),
+        ("agent.penalty.custom", ((-1, 1.0),), "increasing updates"),
+        ("agent.penalty.custom", ((0, -1.0),), "weights are at least 0"),
+        ("agent.model.deter", 2049, "a multiple of agent.model.blocks = 8"),
+        ("agent.model.bins", 254, "odd"),
+        ("agent.model.classes", 257, "in [2, 256]"),
+        ("agent.behavior.max_std", 0.05, "at least min_std = 0.1"),
+        ("agent.behavior.return_high", 5.0, "above return_low = 5"),
+        ("agent.optimizer.beta1", 1.0, "in [0, 1)"),
+    ],
+)
+def test_an_impossible_value_is_refused_by_name(path, value, allowed):
+    with pytest.raises(ConfigError) as error:
+        validate(override(BASE, nested(path, value)))
+    message = str(error.value)
+    assert path.rsplit(".", 1)[0] in message
+    assert allowed in message
+    assert "\n" not in message
+    if path != "agent.penalty.schedule":  # what is missing there is the table
+        assert message.startswith(f"{path}: {value!r} ")
+
+
+def test_an_agent_alone_is_validated_under_its_own_paths():
+    agent = AgentConfig()
+    with pytest.raises(ConfigError, match=r"^penalty\.rho: 2\.0 is not allowed"):
+        validate(dataclasses.replace(agent, penalty=dataclasses.replace(agent.penalty, rho=2.0)))
+
+
+def test_gymnasium_tasks_pass_through():
+    validate(Config(task="gym:Pendulum-v1"))
+    with pytest.raises(ConfigError, match="backend: 'envpool' is not allowed; it must be auto or gymnasium"):
+        validate(Config(task="gym:Pendulum-v1", backend="envpool"))
+
+
+def test_importing_the_config_imports_nothing_heavy():
+    code = "import gpld.config, sys; print(*sorted({'jax', 'numpy', 'mujoco', 'tyro'} & set(sys.modules)))"
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert listed.stdout.split() == []
