@@ -70,7 +70,7 @@ class BehaviorConfig:
     discount_horizon: int = 333
     """Effective horizon of the discount, in agent steps: discount is 1 - 1/this."""
     learned_discount: bool = True
-    """Let the continue head learn the discount too, instead of multiplying returns by it."""
+    """Let the continue head predict the discount too, instead of multiplying by it."""
     trace: float = 0.95
     """Lambda of the lambda-returns."""
     entropy: float = 3e-4
@@ -84,7 +84,7 @@ class BehaviorConfig:
     slow_weight: float = 1.0
     """Weight of the value loss towards the slow value's prediction."""
     slow_target: bool = False
-    """Bootstrap returns with the slow value instead of the value."""
+    """Bootstrap imagined returns with the slow value instead of the value."""
     replay_value: float = 0.3
     """Weight of the value loss on replayed sequences."""
     return_rate: float = 0.01
