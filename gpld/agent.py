@@ -1,0 +1,238 @@
+"""The agent: one pytree of state, and three pure functions, `init`, `act` and `update`.
+
+Nothing here knows of environments, files or devices. All three functions work under `jax.vmap` over a leading
+axis of runs, each with its own parameters, random numbers and hyperparameters.
+"""
+
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
+
+from gpld import behavior, world_model
+from gpld.behavior import DreamNoise, Normalizer, PolicyHead
+from gpld.config import AgentConfig
+from gpld.distributions import twohot_mean
+from gpld.nets import Head, joint_linear
+from gpld.optimizer import laprop
+from gpld.types import Batch, Latent, Spaces
+from gpld.world_model import WorldModel
+
+
+class Model(eqx.Module):
+    """All trained parameters."""
+
+    world: WorldModel
+    policy: PolicyHead
+    value: Head
+
+
+class Hyper(NamedTuple):
+    """Hyperparameters that may differ between runs of one program, as float32 scalars."""
+
+    learning_rate: Float[Array, ""]
+    entropy: Float[Array, ""]
+    posterior: Float[Array, ""]
+    """Initial weight of the posterior penalty."""
+    prior: Float[Array, ""]
+    """Initial weight of the prior penalty."""
+
+
+class AgentState(NamedTuple):
+    """Everything that an update reads and changes."""
+
+    model: Model
+    slow_value: Head
+    optimizer: PyTree
+    normalizer: Normalizer
+    hyper: Hyper
+    key: PRNGKeyArray
+    """Never changes: the numbers of update n are drawn from `fold_in(key, n)`."""
+    updates: Int[Array, ""]
+    skipped: Int[Array, ""]
+    """Updates left out because a loss or gradient was not finite."""
+    skipped_in_row: Int[Array, ""]
+
+
+class Carry(NamedTuple):
+    """What acting remembers of N environments: the latent state, and the action taken in it."""
+
+    latent: Latent
+    action: Float[Array, "N A"]
+
+
+Metrics = dict[str, Float[Array, ""]]
+
+
+def init(config: AgentConfig, spaces: Spaces, key: PRNGKeyArray) -> AgentState:
+    """A fresh agent. The slow value starts as a copy of the value."""
+    state_key, world_key, policy_key, value_key = jax.random.split(key, 4)
+    sizes = config.model
+    feature = sizes.deter + sizes.stoch * sizes.classes
+    model = Model(
+        WorldModel.init(sizes, spaces, key=world_key),
+        PolicyHead.init(config, spaces, key=policy_key),
+        Head.init(feature, sizes.units, sizes.value_layers, sizes.bins, scale=0.0, key=value_key),
+    )
+    scalars = (
+        config.optimizer.learning_rate,
+        config.behavior.entropy,
+        config.penalty.posterior,
+        config.penalty.prior,
+    )
+    return AgentState(
+        model=model,
+        # A copy, not the same buffers: state is donated to `update`, which may not happen twice to one buffer.
+        slow_value=jax.tree.map(jnp.copy, model.value),
+        optimizer=laprop(config.optimizer).init(model),
+        normalizer=Normalizer.init(),
+        hyper=Hyper(*(jnp.float32(x) for x in scalars)),
+        key=state_key,
+        updates=jnp.zeros((), jnp.int32),
+        skipped=jnp.zeros((), jnp.int32),
+        skipped_in_row=jnp.zeros((), jnp.int32),
+    )
+
+
+def init_carry(config: AgentConfig, spaces: Spaces, count: int) -> Carry:
+    """A carry for `count` environments that are about to start."""
+    h = jnp.zeros((count, config.model.deter), jnp.dtype(config.compute))
+    z = jnp.zeros((count, config.model.stoch), jnp.uint8)
+    return Carry(Latent(h, z), jnp.zeros((count, spaces.actions)))
+
+
+def act(
+    config: AgentConfig,
+    model: Model,
+    carry: Carry,
+    obs: dict[str, Array],
+    is_first: Bool[Array, " N"],
+    key: PRNGKeyArray,
+) -> Carry:
+    """Observe and sample an action, in training and evaluation alike. `obs` is `[N, ...]`."""
+    latent_key, action_key = jax.random.split(key)
+    e = model.world.encoder(obs, jnp.dtype(config.compute))
+    uniform = jax.random.uniform(latent_key, carry.latent.z.shape)
+    dynamics = model.world.dynamics
+    latent = world_model.step_posterior(dynamics, carry.latent, e, carry.action, is_first, uniform)
+    policy = model.policy(latent.h, dynamics.one_hot(latent.z, latent.h.dtype))
+    return Carry(latent, policy.sample(model.policy.draw_noise(is_first.shape, key=action_key)))
+
+
+class Noise(NamedTuple):
+    """All random numbers of one update."""
+
+    classes: Float[Array, "T B K"]
+    dream: DreamNoise
+
+
+def draw_noise(config: AgentConfig, model: Model, batch: Batch, key: PRNGKeyArray) -> Noise:
+    """Random numbers for an update on a batch of this shape."""
+    classes, dream = jax.random.split(key)
+    return Noise(
+        jax.random.uniform(classes, (*batch.reward.shape, config.model.stoch)),
+        behavior.draw_noise(config, model.policy, batch.reward.size, key=dream),
+    )
+
+
+class LossOutput(NamedTuple):
+    """What the loss leaves behind besides its value."""
+
+    latents: Latent
+    normalizer: Normalizer
+    metrics: Metrics
+
+
+def loss(
+    config: AgentConfig, model: Model, state: AgentState, batch: Batch, noise: Noise
+) -> tuple[Float[Array, ""], LossOutput]:
+    """The one loss of all modules. `state` gives what is not trained by gradients."""
+    prediction = world_model.predict(config, model.world, batch, noise.classes)
+    seen = prediction.observed
+
+    flat = [x.reshape(-1, x.shape[-1]) for x in (seen.h, seen.z)]
+    dream = behavior.imagine(model.world.dynamics, model.policy, *flat, noise.dream, unroll=config.unroll)
+    scores = _score_dream(model, state.slow_value, dream)
+    dreamt = behavior.dream_losses(config.behavior, state.normalizer, state.hyper.entropy, **scores)
+
+    value_first, slow_first = joint_linear([model.value.first, state.slow_value.first], seen.h, seen.z)
+    replay_value = behavior.replay_value_loss(
+        config.behavior,
+        reward=batch.reward,
+        is_last=batch.is_last,
+        is_terminal=batch.is_terminal,
+        bootstrap=jax.lax.stop_gradient(dreamt.returns[0].reshape(batch.reward.shape)),
+        value_logits=model.value.finish(value_first),
+        slow_logits=state.slow_value.finish(slow_first),
+    )
+
+    scales = config.loss
+    weights = {"dyn": scales.dyn, "rep": scales.rep, "reward": scales.reward, "cont": scales.cont}
+    terms = {k: (weights.get(k, scales.reconstruction), x.mean()) for k, x in prediction.losses.items()}
+    terms["policy"] = (1.0, dreamt.policy.mean())
+    terms["value"] = (1.0, dreamt.value.mean())
+    terms["replay_value"] = (config.behavior.replay_value, replay_value.mean())
+    total = sum(weight * term for weight, term in terms.values())
+
+    metrics = {f"loss/{name}": term for name, (_, term) in terms.items()} | {"loss/total": total}
+    metrics |= prediction.metrics | dreamt.metrics
+    latents = jax.lax.stop_gradient(Latent(seen.h, seen.index.astype(jnp.uint8)))
+    return total, LossOutput(latents, dreamt.normalizer, metrics)
+
+
+def _score_dream(model: Model, slow_value: Head, dream: behavior.Dream) -> dict[str, PyTree]:
+    """Evaluate all heads on a dream. Only policy and value learn from it."""
+    reward, cont, slow = jax.lax.stop_gradient((model.world.reward, model.world.cont, slow_value))
+    first = joint_linear([reward.first, cont.first, slow.first], dream.h, dream.z)
+    policy_first, value_first = joint_linear([model.policy.first, model.value.first], dream.h, dream.z)
+    return {
+        "reward": twohot_mean(reward.finish(first[0])),
+        "cont": jax.nn.sigmoid(cont.finish(first[1])[..., 0].astype(jnp.float32)),
+        "slow_logits": slow.finish(first[2]),
+        "action": dream.action,
+        "policy": model.policy.finish(policy_first[:-1]),
+        "value_logits": model.value.finish(value_first),
+    }
+
+
+def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentState, Latent, Metrics]:
+    """One gradient step. Returns the new state, the batch's new latents `[T, B, ...]`, and metrics.
+
+    If the loss or any gradient is not finite, the state keeps its values and only the counters move.
+    """
+    noise = draw_noise(config, state.model, batch, jax.random.fold_in(state.key, state.updates))
+    gradient = jax.value_and_grad(lambda model: loss(config, model, state, batch, noise), has_aux=True)
+    (total, out), grads = gradient(state.model)
+    steps, optimizer = laprop(config.optimizer).update(
+        grads, state.optimizer, state.model, learning_rate=state.hyper.learning_rate
+    )
+    model = optax.apply_updates(state.model, steps)
+    rate = config.behavior.slow_rate
+    slow_value = jax.tree.map(lambda slow, new: (1 - rate) * slow + rate * new, state.slow_value, model.value)
+
+    norms = {"norm/gradient": _norm(grads), "norm/update": _norm(steps), "norm/parameters": _norm(model)}
+    finite = jnp.isfinite(total) & jnp.isfinite(norms["norm/gradient"])
+    old = (state.model, state.slow_value, state.optimizer, state.normalizer)
+    new = (model, slow_value, optimizer, out.normalizer)
+    model, slow_value, optimizer, normalizer = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
+    state = AgentState(
+        model,
+        slow_value,
+        optimizer,
+        normalizer,
+        state.hyper,
+        state.key,
+        updates=state.updates + 1,
+        skipped=jnp.where(finite, state.skipped, state.skipped + 1),
+        skipped_in_row=jnp.where(finite, 0, state.skipped_in_row + 1),
+    )
+    counts = {"updates/skipped": state.skipped, "updates/skipped_in_row": state.skipped_in_row}
+    metrics = out.metrics | norms | {k: x.astype(jnp.float32) for k, x in counts.items()}
+    return state, out.latents, metrics
+
+
+def _norm(tree: PyTree) -> Float[Array, ""]:
+    return jnp.sqrt(sum(jnp.square(jnp.linalg.norm(x.ravel())) for x in jax.tree.leaves(tree)))

@@ -1,0 +1,117 @@
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float
+
+from gpld.behavior._returns import dream_returns, replay_returns
+from gpld.config import BehaviorConfig
+from gpld.distributions import Policy, twohot_loss, twohot_mean
+
+
+class Normalizer(NamedTuple):
+    """Running percentiles of the imagined returns."""
+
+    low: Float[Array, ""]
+    high: Float[Array, ""]
+
+    @classmethod
+    def init(cls) -> "Normalizer":
+        """Both percentiles start at zero, without bias correction."""
+        return cls(jnp.zeros(()), jnp.zeros(()))
+
+    def follow(self, config: BehaviorConfig, returns: Float[Array, "..."]) -> "Normalizer":
+        """Move towards the percentiles of `returns`."""
+        levels = jnp.array([config.return_low, config.return_high])
+        low, high = jnp.percentile(returns.ravel(), levels)
+        rate = config.return_rate
+        return Normalizer((1 - rate) * self.low + rate * low, (1 - rate) * self.high + rate * high)
+
+    def scale(self, config: BehaviorConfig) -> Float[Array, ""]:
+        """The range that advantages are divided by."""
+        return jnp.maximum(config.return_limit, self.high - self.low)
+
+
+class DreamLosses(NamedTuple):
+    """Losses of the first H imagined states, and what they rest on."""
+
+    policy: Float[Array, "H N"]
+    value: Float[Array, "H N"]
+    returns: Float[Array, "H N"]
+    normalizer: Normalizer
+    metrics: dict[str, Float[Array, ""]]
+
+
+def dream_losses(
+    config: BehaviorConfig,
+    normalizer: Normalizer,
+    entropy_weight: Float[Array, ""],
+    *,
+    reward: Float[Array, "H+1 N"],
+    cont: Float[Array, "H+1 N"],
+    action: Float[Array, "H N A"],
+    policy: Policy,
+    value_logits: Float[Array, "H+1 N bins"],
+    slow_logits: Float[Array, "H+1 N bins"],
+) -> DreamLosses:
+    """REINFORCE with normalised lambda-returns for the policy, two-hot regression to them for the value.
+
+    `policy` holds the distributions of the first H states; the normaliser is updated before it is used.
+    """
+    reward, cont, slow_logits = jax.lax.stop_gradient((reward, cont, slow_logits))
+    value, slow_value = twohot_mean(jax.lax.stop_gradient(value_logits)), twohot_mean(slow_logits)
+    baseline = slow_value if config.slow_target else value
+    discount = 1.0 if config.learned_discount else 1 - 1 / config.discount_horizon
+    returns = dream_returns(reward, cont, baseline, trace=config.trace, discount=discount)
+    # How likely the dream still goes on at each state.
+    weight = (jnp.cumprod(discount * cont, axis=0) / discount)[:-1]
+
+    normalizer = normalizer.follow(config, returns)
+    advantage = (returns - baseline[:-1]) / normalizer.scale(config)
+    log_prob, entropy = policy.log_prob(action), policy.entropy()
+    policy_loss = -weight * (log_prob * advantage + entropy_weight * entropy)
+    value_loss = weight * _value_loss(config, value_logits[:-1], returns, slow_value[:-1])
+    metrics = {
+        "return/mean": returns.mean(),
+        "return/std": returns.std(),
+        "return/low": normalizer.low,
+        "return/high": normalizer.high,
+        "return/scale": normalizer.scale(config),
+        "value/mean": value.mean(),
+        "value/std": value.std(),
+        "value/slow_mean": slow_value.mean(),
+        "advantage/mean": advantage.mean(),
+        "advantage/std": advantage.std(),
+        "entropy/policy": entropy.mean(),
+        "dream/reward": reward.mean(),
+        "dream/continue": cont.mean(),
+        "dream/weight": weight.mean(),
+    }
+    return DreamLosses(policy_loss, value_loss, returns, normalizer, metrics)
+
+
+def replay_value_loss(
+    config: BehaviorConfig,
+    *,
+    reward: Float[Array, "T B"],
+    is_last: Bool[Array, "T B"],
+    is_terminal: Bool[Array, "T B"],
+    bootstrap: Float[Array, "T B"],
+    value_logits: Float[Array, "T B bins"],
+    slow_logits: Float[Array, "T B bins"],
+) -> Float[Array, "T-1 B"]:
+    """The value's loss on replayed states, whose returns are bootstrapped with imagined ones."""
+    discount = 1 - 1 / config.discount_horizon
+    returns = replay_returns(reward, is_last, is_terminal, bootstrap, trace=config.trace, discount=discount)
+    loss = _value_loss(config, value_logits[:-1], returns, twohot_mean(jax.lax.stop_gradient(slow_logits[:-1])))
+    return jnp.where(is_last[:-1], 0.0, loss)
+
+
+def _value_loss(
+    config: BehaviorConfig,
+    logits: Float[Array, "*N bins"],
+    returns: Float[Array, "*N"],
+    slow_value: Float[Array, "*N"],
+) -> Float[Array, "*N"]:
+    """Towards the returns and, as a regulariser, towards the slow value."""
+    return twohot_loss(logits, returns) + config.slow_weight * twohot_loss(logits, slow_value)

@@ -1,0 +1,140 @@
+"""Distributions of latents, actions, rewards and values, as functions of their parameters. All in float32."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+
+def symlog(x: Float[Array, "*N"]) -> Float[Array, "*N"]:
+    """`sign(x) ln(1 + |x|)`: squashes large values, leaves small ones."""
+    return jnp.sign(x) * jnp.log1p(jnp.abs(x))
+
+
+def symexp(x: Float[Array, "*N"]) -> Float[Array, "*N"]:
+    """Inverse of `symlog`."""
+    return jnp.sign(x) * jnp.expm1(jnp.abs(x))
+
+
+# Categorical variables: logits and probabilities are [..., K, C], samples are class indices [..., K].
+
+
+def mixed_softmax(logits: Float[Array, "*N C"], unimix: float) -> Float[Array, "*N C"]:
+    """Probabilities with a share `unimix` of the uniform distribution."""
+    probs = jax.nn.softmax(logits.astype(jnp.float32))
+    return (1 - unimix) * probs + unimix / logits.shape[-1]
+
+
+def sample_classes(probs: Float[Array, "*N C"], uniform: Float[Array, "*N"]) -> Int[Array, "*N"]:
+    """Class indices by the inverse of the cumulative distribution: one uniform number per variable."""
+    # The last class takes what rounding leaves of the unit interval.
+    return jnp.sum(jnp.cumsum(probs, axis=-1)[..., :-1] <= uniform[..., None], axis=-1)
+
+
+def straight_through(probs: Float[Array, "*N C"], index: Int[Array, "*N"]) -> Float[Array, "*N C"]:
+    """One-hot sample with the gradient of the probabilities."""
+    return jax.nn.one_hot(index, probs.shape[-1]) + probs - jax.lax.stop_gradient(probs)
+
+
+def entropy(probs: Float[Array, "*N K C"]) -> Float[Array, "*N"]:
+    """Entropy in nats, summed over the K variables."""
+    return -jnp.sum(probs * jnp.log(probs), axis=(-2, -1))
+
+
+def kl(p: Float[Array, "*N K C"], q: Float[Array, "*N K C"]) -> Float[Array, "*N"]:
+    """KL(p || q) in nats, summed over the K variables."""
+    return jnp.sum(p * (jnp.log(p) - jnp.log(q)), axis=(-2, -1))
+
+
+# Rewards and values: a softmax over bins that are spaced evenly in symlog space.
+
+
+def symexp_bins(count: int) -> Float[Array, " bins"]:
+    """An odd number of bins, symmetric about an exact zero, from symexp(-20) to symexp(20)."""
+    half = symexp(jnp.linspace(-20.0, 0.0, count // 2 + 1))
+    return jnp.concatenate([half, -half[-2::-1]])
+
+
+def twohot_mean(logits: Float[Array, "*N bins"]) -> Float[Array, "*N"]:
+    """Mean of the distribution; bins of opposite sign are paired, so that uniform logits give exactly 0."""
+    count = logits.shape[-1]
+    probs = jax.nn.softmax(logits.astype(jnp.float32))
+    upper, lower = probs[..., count // 2 + 1 :], probs[..., count // 2 - 1 :: -1]
+    positive = symexp_bins(count)[count // 2 + 1 :]
+    return jnp.sum((upper - lower) * jnp.broadcast_to(positive, upper.shape), axis=-1)
+
+
+def twohot_loss(logits: Float[Array, "*N bins"], target: Float[Array, "*N"]) -> Float[Array, "*N"]:
+    """Cross-entropy to the two bins around `target`, weighted linearly in raw value space."""
+    logits = logits.astype(jnp.float32)
+    weights = _twohot(jax.lax.stop_gradient(target), logits.shape[-1])
+    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(weights * logits, axis=-1)
+
+
+def _twohot(target: Float[Array, "*N"], count: int) -> Float[Array, "*N bins"]:
+    bins = symexp_bins(count)
+    last = jnp.broadcast_to(bins, (*target.shape, count)) <= target[..., None]
+    below = jnp.clip(jnp.sum(last, axis=-1) - 1, 0, count - 2)
+    low, high = bins[below], bins[below + 1]
+    share = jnp.clip((target - low) / (high - low), 0, 1)
+    index = jax.lax.broadcasted_iota(below.dtype, (*target.shape, count), target.ndim)
+    return jnp.where(index == below[..., None], 1 - share[..., None], 0.0) + jnp.where(
+        index == below[..., None] + 1, share[..., None], 0.0
+    )
+
+
+# Continuation: one logit.
+
+
+def bernoulli_loss(logit: Float[Array, "*N"], target: Float[Array, "*N"]) -> Float[Array, "*N"]:
+    """Cross-entropy to a target probability."""
+    logit = logit.astype(jnp.float32)
+    return -target * jax.nn.log_sigmoid(logit) - (1 - target) * jax.nn.log_sigmoid(-logit)
+
+
+# Policies. An action is a float vector [..., A], one-hot if discrete.
+
+
+class Normal(NamedTuple):
+    """A diagonal normal over actions; samples are not clipped."""
+
+    mean: Float[Array, "*N A"]
+    std: Float[Array, "*N A"]
+
+    def sample(self, noise: Float[Array, "*N A"]) -> Float[Array, "*N A"]:
+        """The action for standard-normal `noise`."""
+        return self.mean + self.std * noise
+
+    def log_prob(self, action: Float[Array, "*N A"]) -> Float[Array, "*N"]:
+        """Log-density, summed over the action's dimensions."""
+        z = (action - self.mean) / self.std
+        return jnp.sum(-0.5 * jnp.square(z) - jnp.log(self.std) - 0.5 * math.log(2 * math.pi), axis=-1)
+
+    def entropy(self) -> Float[Array, "*N"]:
+        """Differential entropy in nats."""
+        return jnp.sum(jnp.log(self.std) + 0.5 * math.log(2 * math.pi * math.e), axis=-1)
+
+
+class OneHot(NamedTuple):
+    """One of A discrete actions; no uniform share is mixed in."""
+
+    logits: Float[Array, "*N A"]
+
+    def sample(self, noise: Float[Array, "*N"]) -> Float[Array, "*N A"]:
+        """The action for `noise` uniform in [0, 1)."""
+        index = sample_classes(jax.nn.softmax(self.logits), noise)
+        return jax.nn.one_hot(index, self.logits.shape[-1])
+
+    def log_prob(self, action: Float[Array, "*N A"]) -> Float[Array, "*N"]:
+        """Log-probability of a one-hot action."""
+        return jnp.sum(action * jax.nn.log_softmax(self.logits), axis=-1)
+
+    def entropy(self) -> Float[Array, "*N"]:
+        """Entropy in nats."""
+        log_probs = jax.nn.log_softmax(self.logits)
+        return -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
+
+
+Policy = Normal | OneHot

@@ -1,0 +1,96 @@
+"""LaProp with adaptive gradient clipping, as optax transformations.
+
+The order is the point: clip each tensor, divide by the root mean square, and only then take the momentum.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Float, Int, PyTree
+
+from gpld.config import OptimizerConfig
+
+
+def clip_by_tensor_norm(clip: float, floor: float) -> optax.GradientTransformation:
+    """Limit each tensor's gradient norm to `clip` times the tensor's own norm (at least `floor`)."""
+
+    def update(grads, state, params=None):
+        def one(g, p):
+            limit = clip * jnp.maximum(floor, jnp.linalg.norm(p.ravel()))
+            return g / jnp.maximum(1.0, jnp.linalg.norm(g.ravel()) / limit)
+
+        return jax.tree.map(one, grads, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+class AverageState(NamedTuple):
+    """A running average and the number of updates in it."""
+
+    count: Int[Array, ""]
+    average: PyTree
+
+
+def _zeros(params: PyTree) -> AverageState:
+    return AverageState(jnp.zeros((), jnp.int32), jax.tree.map(jnp.zeros_like, params))
+
+
+def _follow(state: AverageState, values: PyTree, decay: float) -> tuple[AverageState, Float[Array, ""]]:
+    """The average after one more value, and the factor that corrects its start at zero."""
+    count = state.count + 1
+    average = jax.tree.map(lambda a, v: decay * a + (1 - decay) * v, state.average, values)
+    return AverageState(count, average), 1 / (1 - decay ** count.astype(jnp.float32))
+
+
+def scale_by_rms(decay: float, eps: float) -> optax.GradientTransformation:
+    """Divide by the bias-corrected running root mean square."""
+
+    def update(grads, state, params=None):
+        state, correction = _follow(state, jax.tree.map(jnp.square, grads), decay)
+        scaled = jax.tree.map(lambda g, nu: g / (jnp.sqrt(nu * correction) + eps), grads, state.average)
+        return scaled, state
+
+    return optax.GradientTransformation(_zeros, update)
+
+
+def scale_by_momentum(decay: float) -> optax.GradientTransformation:
+    """Replace by the bias-corrected running mean."""
+
+    def update(grads, state, params=None):
+        state, correction = _follow(state, grads, decay)
+        return jax.tree.map(lambda mu: mu * correction, state.average), state
+
+    return optax.GradientTransformation(_zeros, update)
+
+
+class WarmupState(NamedTuple):
+    """Number of updates made."""
+
+    count: Int[Array, ""]
+
+
+def scale_by_warmup(warmup: int) -> optax.GradientTransformationExtraArgs:
+    """Multiply by `-learning_rate`, rising linearly from exactly 0 over the first `warmup` updates.
+
+    The learning rate is an argument of `update`, so that many runs of one program can each have their own.
+    """
+
+    def update(grads, state, params=None, *, learning_rate: Float[Array, ""], **unused: Any):
+        del unused
+        ramp = jnp.minimum(1.0, state.count.astype(jnp.float32) / warmup) if warmup else 1.0
+        rate = learning_rate * ramp
+        return jax.tree.map(lambda g: -rate * g, grads), WarmupState(state.count + 1)
+
+    return optax.GradientTransformationExtraArgs(lambda params: WarmupState(jnp.zeros((), jnp.int32)), update)
+
+
+def laprop(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
+    """The one optimiser of all modules; `update` takes `learning_rate`."""
+    return optax.chain(
+        clip_by_tensor_norm(config.clip, config.clip_floor),
+        scale_by_rms(config.beta2, config.eps),
+        scale_by_momentum(config.beta1),
+        scale_by_warmup(config.warmup),
+    )

@@ -1,0 +1,20 @@
+"""The world model: what a latent state is, how it follows from the last one, and what it predicts."""
+
+from gpld.world_model._decoder import Decoder
+from gpld.world_model._encoder import Encoder
+from gpld.world_model._loss import Prediction, predict
+from gpld.world_model._model import WorldModel
+from gpld.world_model._rssm import Dynamics, Observed, imagine_step, observe, step_posterior
+
+__all__ = [
+    "Decoder",
+    "Dynamics",
+    "Encoder",
+    "Observed",
+    "Prediction",
+    "WorldModel",
+    "imagine_step",
+    "observe",
+    "predict",
+    "step_posterior",
+]

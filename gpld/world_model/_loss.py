@@ -1,0 +1,75 @@
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from gpld.config import AgentConfig
+from gpld.distributions import bernoulli_loss, entropy, kl, twohot_loss, twohot_mean
+from gpld.nets import joint_linear
+from gpld.types import Batch
+from gpld.world_model._model import WorldModel
+from gpld.world_model._rssm import Observed, observe
+
+
+class Prediction(NamedTuple):
+    """What one pass over a batch gives."""
+
+    observed: Observed
+    prior_first: Float[Array, "T B hidden"]
+    """Preactivation of the prior's first layer."""
+    losses: dict[str, Float[Array, "T B"]]
+    """Unweighted terms: one per observation key, `reward`, `cont`, `dyn`, `rep`."""
+    metrics: dict[str, Float[Array, ""]]
+
+
+def predict(
+    config: AgentConfig, model: WorldModel, batch: Batch, uniform: Float[Array, "T B K"]
+) -> Prediction:
+    """Run the posterior along a batch and score everything the model predicts of it."""
+    e = model.encoder(batch.obs, jnp.dtype(config.compute))
+    seen = observe(
+        model.dynamics, batch.start, e, batch.prev_action, batch.is_first, uniform, unroll=config.unroll
+    )
+    prior_first = model.dynamics.prior.first(seen.h)
+    posterior = model.dynamics.probs(seen.logits)
+    prior = model.dynamics.probs(model.dynamics.prior.finish(prior_first))
+
+    reward_first, cont_first = joint_linear([model.reward.first, model.cont.first], seen.h, seen.z)
+    reward_logits = model.reward.finish(reward_first)
+    cont_logit = model.cont.finish(cont_first)[..., 0]
+
+    losses = model.decoder.loss(seen.h, seen.z, batch.obs)
+    losses |= _kl_losses(posterior, prior, config.loss.free_nats)
+    losses["reward"] = twohot_loss(reward_logits, batch.reward)
+    losses["cont"] = bernoulli_loss(cont_logit, continue_target(config, batch))
+
+    reward_mean = twohot_mean(reward_logits)
+    metrics = {
+        "kl": kl(posterior, prior).mean(),
+        "entropy/prior": entropy(prior).mean(),
+        "entropy/posterior": entropy(posterior).mean(),
+        "reward/mean": batch.reward.mean(),
+        "reward/std": batch.reward.std(),
+        "reward/predicted_mean": reward_mean.mean(),
+        "reward/predicted_std": reward_mean.std(),
+        "reward/error": jnp.abs(reward_mean - batch.reward).mean(),
+    }
+    return Prediction(seen, prior_first, losses, metrics)
+
+
+def continue_target(config: AgentConfig, batch: Batch) -> Float[Array, "T B"]:
+    """Probability that an episode goes on; by default the discount is part of it."""
+    discount = 1 - 1 / config.behavior.discount_horizon if config.behavior.learned_discount else 1.0
+    return jnp.where(batch.is_terminal, 0.0, discount)
+
+
+def _kl_losses(
+    posterior: Float[Array, "T B K C"], prior: Float[Array, "T B K C"], free_nats: float
+) -> dict[str, Float[Array, "T B"]]:
+    """Pull the prior to the posterior and, separately weighted, the posterior to the prior."""
+    stop = jax.lax.stop_gradient
+    return {
+        "dyn": jnp.maximum(kl(stop(posterior), prior), free_nats),
+        "rep": jnp.maximum(kl(posterior, stop(prior)), free_nats),
+    }
