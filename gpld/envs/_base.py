@@ -1,0 +1,181 @@
+"""What every vector environment is: a fixed number of streams, stepped together in the background."""
+
+import queue
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float32
+
+from gpld.types import Spaces
+
+
+class Step(NamedTuple):
+    """One agent step of N streams."""
+
+    obs: dict[str, Float32[np.ndarray, "N ..."]]
+    """By key, sorted by name."""
+    reward: Float32[np.ndarray, "N"]
+    """The reward that came with the observation; 0 at episode starts."""
+    is_first: Bool[np.ndarray, "N"]
+    """An episode begins: the observation is its first and the action given was ignored."""
+    is_last: Bool[np.ndarray, "N"]
+    """An episode ends: by its rules, by a time limit, or because the environment broke."""
+    is_terminal: Bool[np.ndarray, "N"]
+    """An episode ends by its own rules: no reward can follow."""
+
+
+class Fault(NamedTuple):
+    """An environment that raised, hung or returned something that is not a number, and was restarted."""
+
+    stream: int
+    step: int
+    """Agent steps that the vector environment had made."""
+    action: tuple[float, ...]
+    """The agent's action; ignored if the fault came at an episode's start."""
+    reason: str
+
+    def __str__(self) -> str:
+        action = ", ".join(f"{a:.6g}" for a in self.action)
+        return f"stream {self.stream}, step {self.step}, action [{action}]: {self.reason}"
+
+
+class EnvironmentFailure(RuntimeError):  # noqa: N818
+    """An environment that cannot be used, or that broke more often than it may."""
+
+
+def stream_seed(
+    seed: int, stream: int, *, evaluation: bool = False, restart: int = 0, episode: int = 0
+) -> int:
+    """Seed in [0, 2**31) of one stream, its restarts and episodes, for training or for evaluation."""
+    entropy = np.random.SeedSequence([seed, int(evaluation), stream, restart, episode])
+    return int(entropy.generate_state(1)[0] >> 1)
+
+
+class Worker:
+    """A thread that runs one job after another. It can be left behind when a job never returns."""
+
+    def __init__(self):
+        self._jobs: queue.SimpleQueue[tuple[Future, Callable[..., Any], tuple] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, args=(self._jobs,), name="gpld-envs", daemon=True).start()
+
+    def submit(self, job: Callable[..., Any], *args: Any) -> Future:
+        """Run `job(*args)` after those submitted before."""
+        future: Future = Future()
+        self._jobs.put((future, job, args))
+        return future
+
+    def close(self) -> None:
+        """End the thread after the jobs submitted."""
+        self._jobs.put(None)
+
+    @staticmethod
+    def _run(jobs: queue.SimpleQueue) -> None:
+        while (item := jobs.get()) is not None:
+            future, job, args = item
+            try:
+                future.set_result(job(*args))
+            except BaseException as error:
+                future.set_exception(error)
+            del item, future, job, args  # not to hold the last result while waiting
+
+
+class VectorEnv(ABC):
+    """`count` streams of episodes, stepped together.
+
+    A stream that is new, was reset, or whose last step was `is_last` begins an episode at the next step: the
+    first observation is a step of its own, with `is_first`, reward 0 and the action ignored. Actions are
+    `[N, A]` in [-1, 1] and clipped to it, or one-hot.
+
+    `send` starts a step in the background and `recv` waits for it; `step` is both. Between them, nothing
+    else may be called. The same task, seed and count give the same bits, whatever the number of threads.
+    """
+
+    spaces: Spaces
+    count: int
+    faults: list[Fault]
+    """Every fault so far, oldest first."""
+
+    def __init__(self, spaces: Spaces, count: int):
+        self.spaces = spaces
+        self.count = count
+        self.faults = []
+        self._worker = Worker()
+        self._sent: Future | None = None
+
+    def send(self, action: np.ndarray) -> None:
+        """Begin a step with actions `[N, A]`."""
+        action = np.array(action, np.float32)
+        expected = (self.count, self.spaces.actions)
+        if action.shape != expected:
+            raise ValueError(f"actions must have shape {expected}, one row a stream, not {action.shape}")
+        if not np.isfinite(action).all():
+            stream = int(np.flatnonzero(~np.isfinite(action).all(1))[0])
+            raise ValueError(f"action of stream {stream} is not finite: {action[stream].tolist()}")
+        if self._sent is not None:
+            raise RuntimeError("send was called twice without recv")
+        self._sent = self._worker.submit(self._step, action)
+
+    def recv(self) -> Step:
+        """The result of the step begun by `send`."""
+        if self._sent is None:
+            raise RuntimeError("recv was called without send")
+        sent, self._sent = self._sent, None
+        return self._receive(sent)
+
+    def step(self, action: np.ndarray) -> Step:
+        """One agent step of every stream with actions `[N, A]`."""
+        self.send(action)
+        return self.recv()
+
+    def close(self) -> None:
+        """Let go of the engine. A step under way is finished first."""
+        self._worker.close()
+
+    def _receive(self, sent: Future) -> Step:
+        return sent.result()
+
+    @abstractmethod
+    def _step(self, action: np.ndarray) -> Any: ...
+
+    @abstractmethod
+    def reset(self, streams: Iterable[int] | None = None) -> None:
+        """Let these streams (default: all) begin a new episode at the next step."""
+
+    @abstractmethod
+    def save(self) -> bytes:
+        """All that `restore` needs to go on from here, bit for bit, in another process."""
+
+    @abstractmethod
+    def restore(self, state: bytes) -> list[int]:
+        """Go on from a saved state, in an environment made with the same arguments.
+
+        Returns the streams that could not be restored because their environment does not repeat itself;
+        they begin a new episode at the next step.
+        """
+
+    def __enter__(self) -> "VectorEnv":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class ActionScale(NamedTuple):
+    """From the agent's [-1, 1] to an environment's own bounds. Symmetric bounds of 1 change no bit."""
+
+    middle: np.ndarray
+    half: np.ndarray
+
+    @classmethod
+    def of(cls, low: np.ndarray, high: np.ndarray) -> "ActionScale":
+        """The scale of bounds `[A]`."""
+        low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
+        return cls((low + high) / 2, (high - low) / 2)
+
+    def __call__(self, action: np.ndarray) -> np.ndarray:
+        """Clip actions `[..., A]` to [-1, 1] and give them the environment's bounds."""
+        return self.middle + self.half * np.clip(action, -1.0, 1.0).astype(np.float64)

@@ -1,0 +1,83 @@
+"""The tasks of the benchmark: their groups, observations and actions. Data, and the rules for names."""
+
+import difflib
+import platform
+import sys
+from typing import Literal, NamedTuple
+
+from gpld.tasks import DMC, PROPRIO, QUADRUPED
+from gpld.types import Spaces
+
+Backend = Literal["envpool", "dm_control", "gymnasium"]
+
+EXTRA = ("ball_in_cup-catch",)
+"""Not among the paper's tasks; there is a published curve to compare with."""
+
+FRAMES = 1000
+"""Environment steps of every episode of these tasks."""
+
+_FINGER = {"position": (4,), "velocity": (3,), "touch": (2,)}
+_SPACES = {
+    "acrobot": Spaces.of({"orientations": (4,), "velocity": (2,)}, 1),
+    "ball_in_cup": Spaces.of({"position": (4,), "velocity": (4,)}, 2),
+    "cartpole": Spaces.of({"position": (3,), "velocity": (2,)}, 1),
+    "cheetah": Spaces.of({"position": (8,), "velocity": (9,)}, 6),
+    "finger-spin": Spaces.of(_FINGER, 2),
+    "finger": Spaces.of(_FINGER | {"target_position": (2,), "dist_to_target": ()}, 2),
+    "hopper": Spaces.of({"position": (6,), "velocity": (7,), "touch": (2,)}, 4),
+    "pendulum": Spaces.of({"orientation": (2,), "velocity": (1,)}, 1),
+    "quadruped": Spaces.of(
+        {
+            "egocentric_state": (44,),
+            "force_torque": (24,),
+            "imu": (6,),
+            "torso_upright": (),
+            "torso_velocity": (3,),
+        },
+        12,
+    ),
+    "reacher": Spaces.of({"position": (2,), "to_target": (2,), "velocity": (2,)}, 2),
+    "walker": Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, 6),
+}
+
+
+class Task(NamedTuple):
+    """A task of the benchmark, as `gpld tasks` lists it."""
+
+    name: str
+    group: Literal["proprio", "quadruped", "extra"]
+    spaces: Spaces
+    backends: tuple[Backend, ...]
+    """Those that run on this machine, the default first."""
+
+
+def has_envpool() -> bool:
+    """Whether EnvPool is made for this machine."""
+    return sys.platform == "linux" and platform.machine() == "x86_64"
+
+
+def tasks() -> tuple[Task, ...]:
+    """The 20 tasks of the paper and ball_in_cup-catch, by group."""
+    backends: tuple[Backend, ...] = ("envpool", "dm_control") if has_envpool() else ("dm_control",)
+    groups: tuple = (("proprio", PROPRIO), ("quadruped", QUADRUPED), ("extra", EXTRA))
+    return tuple(Task(name, group, spaces(name), backends) for group, names in groups for name in names)
+
+
+def spaces(name: str) -> Spaces:
+    """Observations and actions of a task of the benchmark, without loading an engine."""
+    return _SPACES.get(name) or _SPACES[name.partition("-")[0]]
+
+
+def in_catalog(name: str) -> bool:
+    """Whether a name is one of `tasks()`."""
+    return name in DMC or name in EXTRA
+
+
+def unknown(name: str, known: tuple[str, ...]) -> ValueError:
+    """The error for a task that does not exist, with the nearest that do."""
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    return ValueError(
+        f"task {name!r} is not known: {hint}"
+        "`gpld tasks` lists the names; gym:ID takes an environment of Gymnasium's registry"
+    )
