@@ -21,4 +21,5 @@ from gpld.config._presets import with_presets as with_presets
 from gpld.config._tree import ConfigError as ConfigError
 from gpld.config._tree import leaves as leaves
 from gpld.config._tree import override as override
+from gpld.config._tree import suggestion as suggestion
 from gpld.config._validation import validate as validate

@@ -1,0 +1,179 @@
+"""The examination: a list of findings, each with what to do where something is wrong."""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from gpld.machine import compilation_cache, cores, host_memory
+
+PACKAGES = (
+    "jax",
+    "jaxlib",
+    "equinox",
+    "optax",
+    "orbax-checkpoint",
+    "gymnasium",
+    "mujoco",
+    "dm_control",
+    "envpool",
+)
+"""Packages whose versions decide whether and how training runs."""
+
+PINS = {"mujoco": "3.6.0", "dm_control": "1.0.38"}
+"""Versions that are known to work only together."""
+
+GL_BACKENDS = ("egl", "osmesa", "glfw")
+"""What MuJoCo can draw with, by preference on a machine without a screen."""
+
+GL_PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
+"""Debian packages that let MuJoCo draw without a screen."""
+
+PROBE_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    subject: str
+    detail: str
+    remedy: str = ""
+    """What to do about it; empty if all is well."""
+    stops_training: bool = False
+    """Whether an agent cannot be trained from states until this is mended."""
+
+
+def examine() -> list[Finding]:
+    """Look at versions, devices, memory, environments, rendering and caches. Takes some seconds."""
+    probes = {"device": {}, "dm_control": {"MUJOCO_GL": "disable"}, "envpool": {}}
+    probes |= {f"gl {backend}": {"MUJOCO_GL": backend} for backend in GL_BACKENDS}
+    with ThreadPoolExecutor(max_workers=max(1, cores())) as pool:
+        results = dict(zip(probes, pool.map(_probe, probes, probes.values()), strict=True))
+    return [
+        _python(),
+        *map(_package, PACKAGES),
+        _cpu(),
+        _device(results["device"]),
+        *_engines(results["envpool"], results["dm_control"]),
+        *_rendering({backend: results[f"gl {backend}"] for backend in GL_BACKENDS}),
+        _cache(compilation_cache()),
+    ]
+
+
+def report(findings: Iterable[Finding]) -> str:
+    """The findings as lines of text, problems with what to do about them."""
+    lines = []
+    for finding in findings:
+        sign = "ok" if not finding.remedy else "STOPS TRAINING" if finding.stops_training else "note"
+        lines.append(f"{sign:>14}  {finding.subject}: {finding.detail}")
+        if finding.remedy:
+            lines.append(f"{'':>14}  -> {finding.remedy}")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class _Result:
+    """What a probe said, or the last line of why it failed."""
+
+    ok: bool
+    text: str
+
+
+def _probe(name: str, environment: dict[str, str]) -> _Result:
+    """Run one function of `_probes`; `name` may carry a word after it that only distinguishes."""
+    command = [sys.executable, "-W", "ignore", "-m", "gpld.doctor._probes", name.split()[0]]
+    # Beside a training run: do not take the whole device.
+    environment = os.environ | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"} | environment
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return _Result(False, f"no answer in {PROBE_SECONDS:.0f} s")
+    lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
+    return _Result(done.returncode == 0, lines[-1] if lines else f"ended with status {done.returncode}")
+
+
+def _python() -> Finding:
+    return Finding("python", f"{platform.python_version()} at {sys.executable}")
+
+
+def _package(name: str) -> Finding:
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        if name == "envpool":
+            remedy = "none needed, but on Linux x86-64 `pip install envpool==1.2.5` steps environments faster"
+            return Finding(name, "not installed", remedy)
+        return Finding(name, "not installed", "install gpld again: `make setup`", stops_training=True)
+    if found != PINS.get(name, found):
+        pair = " ".join(f"{package}=={pin}" for package, pin in PINS.items())
+        return Finding(name, found, f"tested only as a pair with other versions: `pip install {pair}`")
+    return Finding(name, found)
+
+
+def _cpu() -> Finding:
+    total, free = host_memory()
+    return Finding("host", f"{cores()} cores, {_gib(total)} of memory, {_gib(free)} free")
+
+
+def _device(result: _Result) -> Finding:
+    if not result.ok:
+        remedy = (
+            "JAX cannot use this machine's device: reinstall it, or set JAX_PLATFORMS=cpu to train on the CPU"
+        )
+        return Finding("device", result.text, remedy, stops_training=True)
+    found = json.loads(result.text)
+    memory = f", {_gib(found['memory'])} each" if found["memory"] else ""
+    detail = f"{found['count']} x {found['kind']} ({found['platform']}){memory}"
+    if found["platform"] == "cpu" and Path("/proc/driver/nvidia/version").exists():
+        remedy = "there is an NVIDIA driver, but JAX has no CUDA: `pip install 'gpld[cuda]'`"
+        return Finding("device", detail, remedy)
+    return Finding("device", detail)
+
+
+def _engines(envpool: _Result, dm_control: _Result) -> Iterator[Finding]:
+    """One engine is enough to train from states."""
+    stops = not envpool.ok and not dm_control.ok
+    pair = " ".join(f"{package}=={pin}" for package, pin in PINS.items())
+    remedies = {
+        "envpool": "`pip install envpool==1.2.5`, or --backend dm_control",
+        "dm_control": f"`pip install {pair}`",
+    }
+    for name, result in (("envpool", envpool), ("dm_control", dm_control)):
+        yield Finding(
+            f"{name} engine", result.text, "" if result.ok else remedies[name], stops and not result.ok
+        )
+
+
+def _rendering(results: dict[str, _Result]) -> Iterator[Finding]:
+    """One backend is enough to render, and none is needed to train from states."""
+    works = [backend for backend, result in results.items() if result.ok]
+    if works:
+        unused = [f"{backend} fails" for backend in results if backend not in works]
+        detail = f"{', '.join(works)} works" + (f" ({', '.join(unused)})" if unused else "")
+        yield Finding("rendering", f"{detail}; MUJOCO_GL={works[0]}")
+        return
+    remedy = f"needed for pixels and films only. Debian: `apt install {GL_PACKAGES}`"
+    for backend, result in results.items():
+        yield Finding(f"rendering with {backend}", result.text, remedy)
+
+
+def _cache(folder: Path) -> Finding:
+    existing = next(f for f in (folder, *folder.parents) if f.exists())
+    if not os.access(existing, os.W_OK):
+        remedy = "every start compiles anew: make it writable or set JAX_COMPILATION_CACHE_DIR"
+        return Finding("compilation cache", f"{folder} cannot be written", remedy)
+    size = sum(f.stat().st_size for f in folder.glob("**/*") if f.is_file())
+    return Finding("compilation cache", f"{folder} ({size / 2**20:.0f} MiB)")
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"

@@ -1,0 +1,45 @@
+import os
+from pathlib import Path
+
+from gpld import machine
+from gpld.machine import Memory
+
+
+def test_cores_are_those_of_this_process():
+    assert 1 <= machine.cores() <= (os.cpu_count() or 1)
+
+
+def test_memory_is_positive_and_free_is_part_of_it():
+    for memory in (machine.host_memory(), machine.device_memory()):
+        assert memory.total > 2**28
+        assert 0 < memory.free <= memory.total
+
+
+def test_limits_of_enclosing_groups_are_all_found(tmp_path):
+    inner = tmp_path / "root" / "job" / "step"
+    inner.mkdir(parents=True)
+    for folder, limit, used in (
+        (inner, "max", 10),
+        (inner.parent, "1000", 400),
+        (tmp_path / "root", "5000", 5001),
+    ):
+        (folder / "memory.max").write_text(f"{limit}\n")
+        (folder / "memory.current").write_text(f"{used}\n")
+    membership = tmp_path / "cgroup"
+    membership.write_text("0::/job/step\n")
+    limits = machine._group_limits(tmp_path / "root", membership)
+    assert limits == [Memory(1000, 600), Memory(5000, 0)]
+
+
+def test_without_groups_there_is_no_limit(tmp_path):
+    assert machine._group_limits(tmp_path, tmp_path / "missing") == []
+
+
+def test_the_compilation_cache_follows_the_environment(monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "/a/b")
+    assert machine.compilation_cache() == Path("/a/b")
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert machine.compilation_cache() == Path("/caches/gpld/jax")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert machine.compilation_cache() == Path.home() / ".cache/gpld/jax"
