@@ -1,0 +1,158 @@
+"""The house rules that a machine can hold: see CONTRIBUTING.md."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import gpld
+
+ROOT = Path(__file__).parent.parent
+PACKAGE = ROOT / "gpld"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+ROOMS = (
+    "tasks",
+    "types",
+    "machine",
+    "config",
+    "penalty",
+    "nets",
+    "distributions",
+    "optimizer",
+    "world_model",
+    "behavior",
+    "agent",
+    "interop",
+    "replay",
+    "envs",
+    "population",
+    "training",
+    "analysis",
+    "theory",
+    "studies",
+    "doctor",
+    "cli",
+    "__main__",
+)
+"""From the foundation up: a room imports only itself and those before it."""
+
+
+def dotted(path):
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported(path, source=None):
+    """Dotted names that a module imports from our package, names after `from gpld.x import` included."""
+    package = dotted(path).split(".")[: None if path.name == "__init__.py" else -1]
+    for node in ast.walk(ast.parse(source or path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *([node.module] if node.module else [])])
+            names = [f"{base}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (name for name in names if name.split(".")[0] == "gpld")
+
+
+def misplaced(room, name):
+    """Why a module of a room may not import this name, or nothing."""
+    parts = name.split(".")[1:]
+    if not parts or parts[0] == room or parts[0].startswith("__version"):
+        return None
+    if parts[0] not in ROOMS:
+        return f"{name} is in no known room"
+    if room == "penalty" or ROOMS.index(parts[0]) > ROOMS.index(room):
+        return f"{room} must not import {name}"
+    if any(part.startswith("_") for part in parts[1:]):
+        return f"{name} is private to {parts[0]}"
+    return None
+
+
+def public_definitions(tree):
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    return [node for node in tree.body if isinstance(node, kinds) and node.name[0] != "_"]
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_a_room_imports_only_rooms_below_it(path):
+    module = dotted(path)
+    if module == "gpld":
+        assert list(imported(path)) == []
+        return
+    room = module.split(".")[1]
+    assert room in ROOMS, f"{room} is not in the plan of the house"
+    assert [why for name in imported(path) if (why := misplaced(room, name))] == []
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "allowed"),
+    [
+        ("nets/_mlp.py", "from gpld.config import ModelConfig", True),
+        ("nets/_mlp.py", "from gpld.nets._linear import Linear", True),
+        ("nets/_mlp.py", "from ._linear import Linear", True),
+        ("nets/_mlp.py", "from ..agent import update", False),
+        ("nets/_mlp.py", "def f():\n    from gpld import agent", False),
+        ("nets/_mlp.py", "import gpld.training.loop", False),
+        ("nets/_mlp.py", "from gpld.config._options import ModelConfig", False),
+        ("penalty/_exact.py", "from gpld.types import Latent", False),
+        ("penalty/_exact.py", "import jax", True),
+    ],
+)
+def test_the_import_rule_itself(module, source, allowed):
+    names = imported(PACKAGE / module, source)
+    assert all(misplaced(module.split("/")[0], name) is None for name in names) == allowed
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_modules_and_functions_are_short_and_explained(path):
+    text = path.read_text()
+    tree = ast.parse(text)
+    functions = [n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))]
+    assert len(text.splitlines()) <= 400
+    assert [f.name for f in functions if (f.end_lineno or f.lineno) - f.lineno + 1 > 60] == []
+    assert ast.get_docstring(tree) or path.name.startswith("_")
+    assert [d.name for d in public_definitions(tree) if not ast.get_docstring(d)] == []
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    heavy = (
+        "jax",
+        "numpy",
+        "mujoco",
+        "dm_control",
+        "envpool",
+        "gymnasium",
+        "matplotlib",
+        "pandas",
+        "rich",
+        "tyro",
+    )
+    code = f"import gpld, sys; print(*(name for name in {heavy} if name in sys.modules))"
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert listed.stdout.split() == []
+
+
+def test_the_version_is_one_of_a_release():
+    assert [part.isdigit() for part in gpld.__version__.split(".")] == [True] * 3
+    assert f"## {gpld.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_lock_holds_what_the_project_asks_for():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = map(Requirement, project["dependencies"] + project["optional-dependencies"]["dev"])
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    locked = [Requirement(line) for line in lines if line and not line.lstrip().startswith("#")]
+    for requirement in asked:
+        pins = [pin for pin in locked if canonicalize_name(pin.name) == canonicalize_name(requirement.name)]
+        assert pins, f"{requirement.name} is not in requirements.lock: make lock"
+        for pin in pins:
+            version = str(pin.specifier).removeprefix("==")
+            assert requirement.specifier.contains(version), f"{pin} against {requirement}: make lock"
