@@ -119,7 +119,7 @@ def stack(sequences):
     return jax.tree.map(lambda *x: np.stack(x, axis=1), *series)._replace(start=start)
 
 
-# What a run does, again and again: append some steps, then perhaps update, perhaps without keeping the latents.
+# What a run does: append some steps, perhaps update, perhaps without keeping the latents, and so on.
 actions = st.lists(
     st.tuples(st.integers(1, 9), st.integers(0, 2), st.booleans(), st.integers(0, 2**31 - 1)), max_size=12
 )
