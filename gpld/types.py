@@ -11,7 +11,7 @@ Sequences are time-major: `[T, B, ...]`.
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Integer
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Latent(NamedTuple):
     """A latent state as it is stored and carried: h in the compute type, z as class indices."""
 
     h: Float[Array, "*N D"]
-    z: Int[Array, "*N K"]
+    z: Integer[Array, "*N K"]
 
 
 class Batch(NamedTuple):

@@ -28,10 +28,10 @@ def draw_noise(config: AgentConfig, policy: PolicyHead, states: int, *, key: PRN
 
 
 class Dream(NamedTuple):
-    """H steps from each of N states; index 0 is the state it starts from."""
+    """H steps from each of N states: S = H + 1 states, index 0 being the one it starts from."""
 
-    h: Float[Array, "H+1 N D"]
-    z: Float[Array, "H+1 N KC"]
+    h: Float[Array, "S N D"]
+    z: Float[Array, "S N KC"]
     action: Float[Array, "H N A"]
 
 

@@ -33,7 +33,7 @@ class Normalizer(NamedTuple):
 
 
 class DreamLosses(NamedTuple):
-    """Losses of the first H imagined states, and what they rest on."""
+    """Losses of all but the last of S imagined states, and what they rest on."""
 
     policy: Float[Array, "H N"]
     value: Float[Array, "H N"]
@@ -47,16 +47,16 @@ def dream_losses(
     normalizer: Normalizer,
     entropy_weight: Float[Array, ""],
     *,
-    reward: Float[Array, "H+1 N"],
-    cont: Float[Array, "H+1 N"],
-    action: Float[Array, "H N A"],
+    reward: Float[Array, "S N"],
+    cont: Float[Array, "S N"],
+    action: Float[Array, "S-1 N A"],
     policy: Policy,
-    value_logits: Float[Array, "H+1 N bins"],
-    slow_logits: Float[Array, "H+1 N bins"],
+    value_logits: Float[Array, "S N bins"],
+    slow_logits: Float[Array, "S N bins"],
 ) -> DreamLosses:
     """REINFORCE with normalised lambda-returns for the policy, two-hot regression to them for the value.
 
-    `policy` holds the distributions of the first H states; the normaliser is updated before it is used.
+    `policy` holds the distributions of the first S-1 states; the normaliser is updated before it is used.
     """
     reward, cont, slow_logits = jax.lax.stop_gradient((reward, cont, slow_logits))
     value, slow_value = twohot_mean(jax.lax.stop_gradient(value_logits)), twohot_mean(slow_logits)

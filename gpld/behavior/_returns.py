@@ -27,14 +27,14 @@ def _lambda_returns(
 
 
 def dream_returns(
-    reward: Float[Array, "H+1 N"],
-    cont: Float[Array, "H+1 N"],
-    value: Float[Array, "H+1 N"],
+    reward: Float[Array, "S N"],
+    cont: Float[Array, "S N"],
+    value: Float[Array, "S N"],
     *,
     trace: float,
     discount: float,
-) -> Float[Array, "H N"]:
-    """Returns of the first H imagined states; `discount` is 1 where `cont` contains it."""
+) -> Float[Array, "S-1 N"]:
+    """Returns of the first S-1 of S imagined states; `discount` is 1 where `cont` contains it."""
     cont = cont[1:] * discount
     return _lambda_returns(reward[1:], cont, jnp.full_like(cont, trace), value[1:])
 

@@ -42,7 +42,7 @@ class BlockLinear(eqx.Module):
     """A block-diagonal linear map: the last axis in G slices, each with its own matrix."""
 
     weight: Float[Array, "G in out"]
-    bias: Float[Array, " G*out"] | None
+    bias: Float[Array, " wide_out"] | None
 
     @classmethod
     def init(cls, inputs: int, outputs: int, blocks: int, *, key: PRNGKeyArray) -> "BlockLinear":
@@ -50,7 +50,7 @@ class BlockLinear(eqx.Module):
         shape = (blocks, inputs // blocks, outputs // blocks)
         return cls(_initial_weight(key, shape, inputs, 1.0), jnp.zeros(outputs))
 
-    def __call__(self, x: Float[Array, "*N G*in"]) -> Float[Array, "*N G*out"]:
+    def __call__(self, x: Float[Array, "*N wide_in"]) -> Float[Array, "*N wide_out"]:
         blocks, inputs, outputs = self.weight.shape
         x = x.reshape(*x.shape[:-1], blocks, inputs)
         y = jnp.einsum("...gi,gio->...go", x, self.weight.astype(x.dtype))

@@ -65,8 +65,8 @@ def continue_target(config: AgentConfig, batch: Batch) -> Float[Array, "T B"]:
 
 
 def _kl_losses(
-    posterior: Float[Array, "T B K C"], prior: Float[Array, "T B K C"], free_nats: float
-) -> dict[str, Float[Array, "T B"]]:
+    posterior: Float[Array, "*N K C"], prior: Float[Array, "*N K C"], free_nats: float
+) -> dict[str, Float[Array, "*N"]]:
     """Pull the prior to the posterior and, separately weighted, the posterior to the prior."""
     stop = jax.lax.stop_gradient
     return {

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Bool, Float, Integer, PRNGKeyArray
 
 from gpld.config import ModelConfig
 from gpld.distributions import mixed_softmax, sample_classes, straight_through
@@ -50,7 +50,7 @@ class Dynamics(eqx.Module):
         """Class probabilities of prior or posterior."""
         return mixed_softmax(logits.reshape(*logits.shape[:-1], self.stoch, -1), self.unimix)
 
-    def one_hot(self, z: Int[Array, "*N K"], dtype: jnp.dtype) -> Float[Array, "*N KC"]:
+    def one_hot(self, z: Integer[Array, "*N K"], dtype: jnp.dtype) -> Float[Array, "*N KC"]:
         """Stored class indices as the flat vector that the layers read."""
         classes = self.prior.out.weight.shape[1] // self.stoch
         return jax.nn.one_hot(z, classes, dtype=dtype).reshape(*z.shape[:-1], -1)
@@ -141,7 +141,7 @@ class Observed(NamedTuple):
     logits: Float[Array, "T B KC"]
     first: Float[Array, "T B hidden"]
     """Preactivation of the posterior's first layer, where the penalty's closed form starts."""
-    index: Int[Array, "T B K"]
+    index: Integer[Array, "T B K"]
 
 
 def observe(

@@ -1,0 +1,61 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpld.nets import MLP, BlockLinear, Linear, RMSNorm, joint_linear
+
+
+@pytest.mark.parametrize("scale", [1.0, 0.01])
+def test_linear_initialisation(scale):
+    layer = Linear.init(400, 300, scale=scale, key=jax.random.key(0))
+    expected = scale / np.sqrt(400)
+    np.testing.assert_allclose(layer.weight.std(), expected, rtol=0.01)
+    np.testing.assert_allclose(layer.weight.mean(), 0, atol=0.02 * expected)
+    # A truncated normal: nothing beyond two standard deviations of the normal that was cut.
+    assert jnp.abs(layer.weight).max() <= 2 * 1.1368 * expected
+    assert jnp.abs(layer.weight).max() > 1.9 * 1.1368 * expected
+    assert not layer.bias.any()
+
+
+def test_block_linear_initialisation_follows_the_whole_input_width():
+    layer = BlockLinear.init(800, 1600, 8, key=jax.random.key(0))
+    assert layer.weight.shape == (8, 100, 200)
+    np.testing.assert_allclose(layer.weight.std(), 1 / np.sqrt(800), rtol=0.01)
+    assert not layer.bias.any()
+
+
+def test_scale_zero_starts_at_exactly_zero():
+    assert not Linear.init(5, 7, scale=0.0, key=jax.random.key(0)).weight.any()
+
+
+def test_block_linear_is_a_block_diagonal_matrix():
+    layer = BlockLinear.init(12, 6, 3, key=jax.random.key(0))
+    full = np.zeros((12, 6))
+    for g in range(3):
+        full[4 * g : 4 * g + 4, 2 * g : 2 * g + 2] = layer.weight[g]
+    x = jax.random.normal(jax.random.key(1), (5, 12))
+    np.testing.assert_allclose(layer(x), np.asarray(x) @ full, rtol=1e-5, atol=1e-6)
+
+
+def test_rms_norm():
+    x = jax.random.normal(jax.random.key(0), (3, 8))
+    layer = RMSNorm(jnp.arange(8.0))
+    expected = np.asarray(x) / np.sqrt(np.mean(np.square(x), -1, keepdims=True) + 1e-4) * np.arange(8)
+    np.testing.assert_allclose(layer(x), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_layers_compute_in_the_type_of_their_input():
+    mlp = MLP.init(8, 8, 2, key=jax.random.key(0))
+    x = jax.random.normal(jax.random.key(1), (4, 8))
+    low = mlp(x.astype(jnp.bfloat16))
+    assert low.dtype == jnp.bfloat16
+    np.testing.assert_allclose(low.astype(jnp.float32), mlp(x), atol=0.05)
+
+
+def test_joint_linear_equals_the_layers_one_by_one():
+    keys = jax.random.split(jax.random.key(0), 5)
+    layers = [Linear.init(7, n, key=k) for n, k in zip((2, 3, 4), keys, strict=False)]
+    a, b = jax.random.normal(keys[3], (5, 3)), jax.random.normal(keys[4], (5, 4))
+    for got, layer in zip(joint_linear(layers, a, b), layers, strict=True):
+        np.testing.assert_allclose(got, layer(jnp.concatenate([a, b], -1)), rtol=1e-5, atol=1e-6)
