@@ -210,8 +210,7 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
         grads, state.optimizer, state.model, learning_rate=state.hyper.learning_rate
     )
     model = optax.apply_updates(state.model, steps)
-    rate = config.behavior.slow_rate
-    slow_value = jax.tree.map(lambda slow, new: (1 - rate) * slow + rate * new, state.slow_value, model.value)
+    slow_value = follow(state.slow_value, model.value, config.behavior.slow_rate)
 
     norms = {"norm/gradient": _norm(grads), "norm/update": _norm(steps), "norm/parameters": _norm(model)}
     finite = jnp.isfinite(total) & jnp.isfinite(norms["norm/gradient"])
@@ -232,6 +231,11 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
     counts = {"updates/skipped": state.skipped, "updates/skipped_in_row": state.skipped_in_row}
     metrics = out.metrics | norms | {k: x.astype(jnp.float32) for k, x in counts.items()}
     return state, out.latents, metrics
+
+
+def follow(slow: PyTree, source: PyTree, rate: float) -> PyTree:
+    """Move slow parameters towards their source."""
+    return jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, slow, source)
 
 
 def _norm(tree: PyTree) -> Float[Array, ""]:

@@ -19,7 +19,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from gpld.agent import AgentState, Model
-from gpld.nets import Head
+from gpld.behavior import Normalizer
 
 # Paths through our modules, and what the reference calls them. `\1`, `\2` are the captured parts.
 _MODULES = (
@@ -44,6 +44,7 @@ _MODULES = (
     (r"(.+)\.mlp\.layers\.(\d+)\.norm", r"\1/mlp/norm\2"),
 )
 _ROOMS = {"world.decoder": "dec", "world.reward": "rew", "world.cont": "con", "policy": "pol", "value": "val"}
+_NORMALIZER = ("retnorm/lo/value", "retnorm/hi/value")
 _LEAVES = {"weight": "kernel", "bias": "bias", "scale": "scale"}
 
 
@@ -64,24 +65,35 @@ def _named(model: Model) -> tuple[list[str], list[Any], PyTree]:
     return [_reference_name(path) for path, _ in paths], [leaf for _, leaf in paths], structure
 
 
-def to_reference(model: Model, slow_value: Head | None = None) -> dict[str, np.ndarray]:
-    """All parameters by reference name; the slow value's, if given, as `slowval/...`."""
-    names, leaves, _ = _named(model)
+def to_reference(state: AgentState) -> dict[str, np.ndarray]:
+    """Parameters, slow value and return normaliser by reference name."""
+    names, leaves, _ = _named(state.model)
     arrays = dict(zip(names, map(np.asarray, leaves), strict=True))
-    if slow_value is not None:
-        arrays |= _rename_value(to_reference(eqx.tree_at(lambda m: m.value, model, slow_value)))
-    return arrays
+    slow_names, slow_leaves, _ = _named(eqx.tree_at(lambda model: model.value, state.model, state.slow_value))
+    slow = {f"slow{n}": np.asarray(a) for n, a in zip(slow_names, slow_leaves, strict=True) if n.startswith("val/")}
+    return arrays | slow | {name: np.asarray(a) for name, a in zip(_NORMALIZER, state.normalizer, strict=True)}
 
 
-def _rename_value(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    return {f"slow{name}": array for name, array in arrays.items() if name.startswith("val/")}
+def from_reference(state: AgentState, arrays: Mapping[str, Any], *, partial: bool = False) -> AgentState:
+    """An agent with what `arrays` holds of parameters, slow value and return normaliser.
 
-
-def from_reference(model: Model, arrays: Mapping[str, Any], *, partial: bool = False) -> Model:
-    """`model` with its parameters replaced by those in `arrays`; names that it does not have are ignored.
-
-    With `partial`, parameters missing from `arrays` are kept; otherwise they are an error, as is any other shape.
+    Names that the agent does not have are ignored; the optimiser stays as it is. With `partial`, parameters missing
+    from `arrays` are kept; otherwise they are an error, as is any other shape. A slow value or normaliser may always
+    be missing: the first is then a copy of the value.
     """
+    model = _replace(state.model, arrays, partial)
+    slow = {name.removeprefix("slow"): a for name, a in arrays.items() if name.startswith("slowval/")}
+    normalizer = Normalizer(
+        *(jnp.float32(arrays.get(name, old)) for name, old in zip(_NORMALIZER, state.normalizer, strict=True))
+    )
+    return state._replace(
+        model=model,
+        slow_value=jax.tree.map(jnp.copy, _replace(model, slow, partial=True).value),
+        normalizer=normalizer,
+    )
+
+
+def _replace(model: Model, arrays: Mapping[str, Any], partial: bool) -> Model:
     names, leaves, structure = _named(model)
     missing = [name for name in names if name not in arrays]
     if missing and not partial:
@@ -98,14 +110,6 @@ def from_reference(model: Model, arrays: Mapping[str, Any], *, partial: bool = F
         for name, leaf in zip(names, leaves, strict=True)
     ]
     return jax.tree.unflatten(structure, new)
-
-
-def load_reference(state: AgentState, arrays: Mapping[str, Any]) -> AgentState:
-    """An agent with parameters and, where present, the slow value from `arrays`; the optimiser stays as it is."""
-    model = from_reference(state.model, arrays)
-    slow = {name.removeprefix("slow"): a for name, a in arrays.items() if name.startswith("slowval/")}
-    slow_value = from_reference(model, slow, partial=True).value if slow else jax.tree.map(jnp.copy, model.value)
-    return state._replace(model=model, slow_value=slow_value)
 
 
 def _some(items: list[str], count: int = 8) -> str:
@@ -156,10 +160,10 @@ def _collect(tree: Any, path: tuple[str, ...], into: dict[str, np.ndarray]) -> N
     if isinstance(tree, Mapping):
         for key, value in tree.items():
             _collect(value, (*path, *str(key).split("/")), into)
-    elif isinstance(tree, np.ndarray):
+    elif isinstance(tree, np.ndarray | np.generic):
         starts = [i for i, part in enumerate(path) if part in _STARTS]
         if starts:
-            into["/".join(path[starts[0] :])] = tree
+            into["/".join(path[starts[0] :])] = np.asarray(tree)
 
 
-_STARTS = frozenset({"enc", "dyn", "dec", "rew", "con", "pol", "val", "slowval", "opt"})
+_STARTS = frozenset({"enc", "dyn", "dec", "rew", "con", "pol", "val", "slowval", "retnorm", "opt"})

@@ -79,11 +79,7 @@ class Golden:
     def agent(self, config: AgentConfig, spaces: Spaces) -> agent.AgentState:
         """An agent with every parameter that the file has."""
         state = agent.init(config, spaces, jax.random.key(0))
-        arrays = {k: np.asarray(v) for k, v in self.under("param").items()}
-        model = interop.from_reference(state.model, arrays, partial=True)
-        slow = {k.removeprefix("slow"): v for k, v in arrays.items() if k.startswith("slowval/")}
-        slow_value = interop.from_reference(model, slow, partial=True).value
-        return state._replace(model=model, slow_value=slow_value)
+        return interop.from_reference(state, self.under("param"), partial=True)
 
 
 def swap(x):
