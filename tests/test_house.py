@@ -30,6 +30,7 @@ ROOMS = (
     "agent",
     "interop",
     "replay",
+    "memory",
     "envs",
     "population",
     "training",
