@@ -42,7 +42,7 @@ class TrainOptions(Config):
 def train(arguments: Sequence[str]) -> int:
     """Train an agent on a task, or go on with a run that was interrupted."""
     config, out = parse_train(arguments)
-    from gpld import training
+    from gpld import training  # pyright: ignore[reportAttributeAccessIssue]
 
     training.train(config, out)
     return 0

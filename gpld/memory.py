@@ -65,8 +65,8 @@ def place_replay(
     left = device_bytes - estimate.training
     if left < 0:
         raise ConfigError(
-            f"agent.model: an update needs {_size(estimate.training)}, but the device has {_size(device_bytes)} "
-            "free; choose a smaller preset, or lower replay.batch, replay.length or agent.behavior.horizon"
+            f"agent.model: an update needs {_size(estimate.training)}, but the device has "
+            f"{_size(device_bytes)} free; choose a smaller preset, or lower replay.batch, replay.length or agent.behavior.horizon"
         )
     storage = config.replay.storage
     if storage == "auto":
