@@ -25,6 +25,17 @@ def doctor(arguments: Sequence[str]) -> int:
     return int(any(finding.stops_training for finding in findings))
 
 
+def tasks(arguments: Sequence[str]) -> int:
+    """List the tasks of the benchmark."""
+    argparse.ArgumentParser("gpld tasks", description=tasks.__doc__).parse_args(arguments)
+    from rich.console import Console
+
+    from gpld.envs import tasks_table
+
+    Console().print(tasks_table())
+    return 0
+
+
 @dataclasses.dataclass(frozen=True)
 class TrainOptions(Config):
     """A configuration, and what decides where it comes from and where its results go."""
@@ -70,7 +81,7 @@ def parse_train(arguments: Sequence[str]) -> tuple[Config, Path]:
     return config, options.out or Path("runs") / folder
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"doctor": doctor}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"doctor": doctor, "tasks": tasks}
 if find_spec("gpld.training"):
     COMMANDS["train"] = train
 

@@ -66,7 +66,8 @@ def place_replay(
     if left < 0:
         raise ConfigError(
             f"agent.model: an update needs {_size(estimate.training)}, but the device has "
-            f"{_size(device_bytes)} free; choose a smaller preset, or lower replay.batch, replay.length or agent.behavior.horizon"
+            f"{_size(device_bytes)} free; choose a smaller preset, or lower replay.batch, replay.length or "
+            "agent.behavior.horizon"
         )
     storage = config.replay.storage
     if storage == "auto":

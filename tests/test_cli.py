@@ -10,6 +10,7 @@ import gpld
 from gpld import cli
 from gpld.config import Config, ConfigError, diff, override, with_presets
 from gpld.doctor import Finding
+from gpld.tasks import DMC
 
 
 def run(*arguments):
@@ -59,6 +60,12 @@ def test_an_unknown_command_is_told_in_a_line():
     told = run("docter")
     assert (told.returncode, told.stdout) == (2, "")
     assert told.stderr == "gpld: 'docter' is not a command; did you mean doctor?\n"
+
+
+def test_tasks_are_listed(capsys):
+    assert cli.main(["tasks"]) == 0
+    listed = capsys.readouterr().out
+    assert all(task in listed for task in DMC)
 
 
 @pytest.mark.parametrize(("stops", "status"), [(False, 0), (True, 1)])

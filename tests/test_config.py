@@ -213,6 +213,7 @@ def test_every_number_has_a_range():
     ("path", "value", "allowed"),
     [
         ("task", "walker-wlak", "did you mean walker-walk"),
+        ("task", "Pendulum-v1", "did you mean gym:Pendulum-v1?"),
         ("task", "gym:", "gym:Name-v0"),
         ("backend", "gymnasium", "auto, envpool or dm_control"),
         ("seed", -1, "in [0, 4294967295]"),

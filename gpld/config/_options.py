@@ -181,11 +181,11 @@ class EnvConfig:
     action_repeat: int = 2
     """Env steps that each action is held for; their rewards are summed."""
     threads: int = 0
-    """Threads that step the environments; 0 chooses by the number of cores."""
+    """Threads that step EnvPool; 0 for one a core."""
     restarts: int = 10
-    """Restarts of failing environments before the run stops."""
-    timeout: float = 60.0
-    """Seconds after which a step that has not returned counts as failed."""
+    """Restarts of broken environments before the run stops; EnvPool's do not break."""
+    timeout: float = 120.0
+    """Seconds after which a step that has not returned counts as broken."""
 
 
 @dataclass(frozen=True)

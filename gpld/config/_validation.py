@@ -1,6 +1,7 @@
 """What every option may be. Checked before anything is allocated."""
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,7 +186,8 @@ def _check_penalty(penalty: PenaltyConfig, model: ModelConfig, prefix: str) -> N
 def _check_task(config: Config) -> None:
     gym = config.task.startswith(GYM_PREFIX) and config.task != GYM_PREFIX
     if not gym and config.task not in SUITE:
-        near = suggestion(config.task, SUITE)
+        looks_like_gym = re.search(r"-v\d+$", config.task)
+        near = f"; did you mean gym:{config.task}?" if looks_like_gym else suggestion(config.task, SUITE)
         allowed = f"a task of the DeepMind Control suite, or {GYM_PREFIX}Name-v0 for Gymnasium's{near}"
         raise _refuse("task", config.task, allowed)
     if gym and config.backend not in ("auto", "gymnasium"):
