@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 from functools import partial
 
@@ -6,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from gpld import agent
-from gpld.config import Config, ConfigError, override, with_presets
+from gpld.config import PRESETS, Config, ConfigError, override, with_presets
 from gpld.memory import MemoryEstimate, memory_estimate, place_replay
 from gpld.types import Batch, Latent, Spaces
 
@@ -29,6 +30,15 @@ def test_the_papers_agent():
     assert 0 <= estimate.optimizer - 2 * 4 * 9_738_019 < 100
     # 500k agent steps of h (2048 float32), z (32 bytes) and 34 further numbers.
     assert estimate.replay / 500_000 == pytest.approx(4 * 2048 + 32 + 4 * (24 + 6 + 1 + 3), rel=0.01)
+
+
+@pytest.mark.parametrize("preset", ["nano", "1m", "12m", "25m", "50m", "100m", "200m", "400m"])
+def test_presets_say_how_many_parameters_they_have(preset):
+    estimate = memory_estimate(with_presets(PAPER, [preset]), WALKER)
+    parameters = estimate.gradients / (2 * 4)
+    said = re.search(r"([\d.]+)M parameters", PRESETS[preset].description)
+    assert said
+    assert round(parameters / 1e6, 1 if "." in said[1] else 0) == float(said[1])
 
 
 def test_half_precision_halves_what_is_computed_in_it():

@@ -30,14 +30,14 @@ _NANO = {
 }
 
 PRESETS: Mapping[str, Preset] = {
-    "nano": Preset("100k parameters, small batches: an agent that learns on a laptop", _NANO),
-    "1m": Preset("1M parameters, for quick experiments", _size(512, 64, 4, 64)),
-    "12m": Preset("12M parameters: the paper's agent and the default", _size(2048, 256, 16, 256)),
-    "25m": Preset("25M parameters", _size(3072, 384, 24, 384)),
-    "50m": Preset("50M parameters", _size(4096, 512, 32, 512)),
-    "100m": Preset("100M parameters", _size(6144, 768, 48, 768)),
-    "200m": Preset("200M parameters", _size(8192, 1024, 64, 1024)),
-    "400m": Preset("400M parameters", _size(12288, 1536, 96, 1536)),
+    "nano": Preset("0.1M parameters, small batches: an agent for a laptop", _NANO),
+    "1m": Preset("DreamerV3's size 1M, 0.6M parameters from states", _size(512, 64, 4, 64)),
+    "12m": Preset("the paper's size and the default, 9.7M parameters from states", _size(2048, 256, 16, 256)),
+    "25m": Preset("DreamerV3's size 25M, 22M parameters from states", _size(3072, 384, 24, 384)),
+    "50m": Preset("DreamerV3's size 50M, 39M parameters from states", _size(4096, 512, 32, 512)),
+    "100m": Preset("DreamerV3's size 100M, 87M parameters from states", _size(6144, 768, 48, 768)),
+    "200m": Preset("DreamerV3's size 200M, 154M parameters from states", _size(8192, 1024, 64, 1024)),
+    "400m": Preset("DreamerV3's size 400M, 345M parameters from states", _size(12288, 1536, 96, 1536)),
     "cpu": Preset("float32 arithmetic, short compilation", {"agent": {"compute": "float32", "unroll": 1}}),
     "gpu": Preset("bfloat16 arithmetic, unrolled scans", {"agent": {"compute": "bfloat16", "unroll": 8}}),
     "proprio": Preset("the paper's 18 tasks from states: 1M env steps", {"env_steps": 1_000_000}),
