@@ -4,5 +4,12 @@ from gpld.envs._base import EnvironmentFailure as EnvironmentFailure
 from gpld.envs._base import Fault as Fault
 from gpld.envs._base import Step as Step
 from gpld.envs._base import VectorEnv as VectorEnv
+from gpld.envs._base import stream_seed as stream_seed
 from gpld.envs._catalog import Task as Task
 from gpld.envs._catalog import tasks as tasks
+from gpld.envs._catalog import tasks_table as tasks_table
+from gpld.envs._check import check as check
+from gpld.envs._dm_control import suite_tasks as suite_tasks
+from gpld.envs._gymnasium import Finding as Finding
+from gpld.envs._make import choose as choose
+from gpld.envs._make import make as make

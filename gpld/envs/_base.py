@@ -1,5 +1,6 @@
 """What every vector environment is: a fixed number of streams, stepped together in the background."""
 
+import contextlib
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -104,7 +105,7 @@ class VectorEnv(ABC):
         self.count = count
         self.faults = []
         self._worker = Worker()
-        self._sent: Future | None = None
+        self._sent: Any = None
 
     def send(self, action: np.ndarray) -> None:
         """Begin a step with actions `[N, A]`."""
@@ -117,14 +118,14 @@ class VectorEnv(ABC):
             raise ValueError(f"action of stream {stream} is not finite: {action[stream].tolist()}")
         if self._sent is not None:
             raise RuntimeError("send was called twice without recv")
-        self._sent = self._worker.submit(self._step, action)
+        self._sent = self._begin(action)
 
     def recv(self) -> Step:
         """The result of the step begun by `send`."""
         if self._sent is None:
             raise RuntimeError("recv was called without send")
         sent, self._sent = self._sent, None
-        return self._receive(sent)
+        return self._end(sent)
 
     def step(self, action: np.ndarray) -> Step:
         """One agent step of every stream with actions `[N, A]`."""
@@ -133,13 +134,18 @@ class VectorEnv(ABC):
 
     def close(self) -> None:
         """Let go of the engine. A step under way is finished first."""
+        if self._sent is not None:
+            with contextlib.suppress(Exception):
+                self.recv()
         self._worker.close()
 
-    def _receive(self, sent: Future) -> Step:
-        return sent.result()
+    @abstractmethod
+    def _begin(self, action: np.ndarray) -> Any:
+        """Hand a step to the worker; what this returns is given to `_end`."""
 
     @abstractmethod
-    def _step(self, action: np.ndarray) -> Any: ...
+    def _end(self, sent: Any) -> Step:
+        """Wait for a step."""
 
     @abstractmethod
     def reset(self, streams: Iterable[int] | None = None) -> None:
@@ -156,6 +162,10 @@ class VectorEnv(ABC):
         Returns the streams that could not be restored because their environment does not repeat itself;
         they begin a new episode at the next step.
         """
+
+    def render(self, stream: int, *, height: int = 240, width: int = 320) -> np.ndarray:
+        """Picture `[height, width, 3]` (uint8) of a stream made with `render`; Gymnasium chooses the size."""
+        raise NotImplementedError("no pictures from this backend: make(..., render=True) takes another")
 
     def __enter__(self) -> "VectorEnv":
         return self

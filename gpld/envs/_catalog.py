@@ -1,9 +1,14 @@
 """The tasks of the benchmark: their groups, observations and actions. Data, and the rules for names."""
 
 import difflib
+import importlib.util
+import math
 import platform
+import re
 import sys
 from typing import Literal, NamedTuple
+
+from rich.table import Table
 
 from gpld.tasks import DMC, PROPRIO, QUADRUPED
 from gpld.types import Spaces
@@ -52,8 +57,9 @@ class Task(NamedTuple):
 
 
 def has_envpool() -> bool:
-    """Whether EnvPool is made for this machine."""
-    return sys.platform == "linux" and platform.machine() == "x86_64"
+    """Whether EnvPool runs here: it is made for Linux on x86-64."""
+    fits = sys.platform == "linux" and platform.machine() == "x86_64"
+    return fits and importlib.util.find_spec("envpool") is not None
 
 
 def tasks() -> tuple[Task, ...]:
@@ -68,6 +74,20 @@ def spaces(name: str) -> Spaces:
     return _SPACES.get(name) or _SPACES[name.partition("-")[0]]
 
 
+def tasks_table() -> Table:
+    """The tasks of the benchmark as a table for the terminal."""
+    others = (
+        "Any other task of dm_control's suite goes by its name, such as fish-swim; Gymnasium's by gym:ID."
+    )
+    table = Table(title=f"Tasks, on {' or '.join(tasks()[0].backends)}", caption=others)
+    for column in ("task", "group", "observations", "actions"):
+        table.add_column(column, justify="right" if column in ("observations", "actions") else "left")
+    for task in tasks():
+        width = sum(math.prod(shape) for _, shape in task.spaces.obs)
+        table.add_row(task.name, task.group, str(width), str(task.spaces.actions))
+    return table
+
+
 def in_catalog(name: str) -> bool:
     """Whether a name is one of `tasks()`."""
     return name in DMC or name in EXTRA
@@ -76,6 +96,8 @@ def in_catalog(name: str) -> bool:
 def unknown(name: str, known: tuple[str, ...]) -> ValueError:
     """The error for a task that does not exist, with the nearest that do."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if re.search(r"-v\d+$", name):  # how Gymnasium's names end
+        near = [f"gym:{name}"]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return ValueError(
         f"task {name!r} is not known: {hint}"

@@ -1,7 +1,9 @@
 """EnvPool: many MuJoCo simulations of one task in C++ threads."""
 
+import os
 import pickle
 from collections.abc import Iterable
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -38,7 +40,7 @@ class EnvPoolEnv(VectorEnv):
         self._make = lambda: envpool.make_gymnasium(
             _registered(task),
             num_envs=count,
-            num_threads=threads,
+            num_threads=threads or min(count, len(os.sched_getaffinity(0))),
             seed=[stream_seed(seed, i, evaluation=evaluation) for i in range(count)],
         )
         self._pool = self._make()
@@ -56,7 +58,8 @@ class EnvPoolEnv(VectorEnv):
 
     def save(self) -> bytes:
         """Episodes begun, and the actions of those under way."""
-        actions = [self._actions[i, :n].copy() for i, n in enumerate(self._elapsed)]
+        lengths = np.where(self._pending, 0, self._elapsed)  # nobody will ask for an ended episode
+        actions = [self._actions[i, :n] for i, n in enumerate(lengths)]
         return pickle.dumps((self._pending, self._episodes, actions, self._last))
 
     def restore(self, state: bytes) -> list[int]:
@@ -68,7 +71,7 @@ class EnvPoolEnv(VectorEnv):
         self._pool = self._make()
         self._episodes = np.zeros_like(episodes)
         while (begin := np.flatnonzero(self._episodes < episodes)).size:
-            self._begin(begin)
+            self._start(begin)
         lengths = np.array([len(a) for a in actions])
         while (go := np.flatnonzero(self._elapsed < lengths)).size:
             self._advance(go, np.stack([actions[i][self._elapsed[i]] for i in go]))
@@ -76,12 +79,18 @@ class EnvPoolEnv(VectorEnv):
         for key, value in last.items():
             differs |= (self._last[key] != value).reshape(self.count, -1).any(1)
         self._pending = pending | differs
-        return np.flatnonzero(differs).tolist()
+        return np.flatnonzero(differs & ~pending).tolist()
 
     def close(self) -> None:
         """Let go of the pool."""
         super().close()
         self._pool.close()
+
+    def _begin(self, action: np.ndarray) -> Future:
+        return self._worker.submit(self._step, action)
+
+    def _end(self, sent: Future) -> Step:
+        return sent.result()
 
     def _step(self, action: np.ndarray) -> Step:
         first = self._pending
@@ -89,14 +98,14 @@ class EnvPoolEnv(VectorEnv):
         reward = np.zeros(self.count, np.float32)
         last, terminal = np.zeros((2, self.count), bool)
         if begin.size:
-            self._begin(begin)
+            self._start(begin)
         if go.size:
             reward[go], last[go], terminal[go] = self._advance(go, action[go])
         self._check(action)
         self._pending = last.copy()
         return Step({key: value.copy() for key, value in self._last.items()}, reward, first, last, terminal)
 
-    def _begin(self, ids: np.ndarray) -> None:
+    def _start(self, ids: np.ndarray) -> None:
         obs, _ = self._pool.reset(ids.astype(np.int32))
         self._observe(ids, obs)
         self._episodes[ids] += 1

@@ -1,0 +1,194 @@
+"""Tells the author of an environment, in plain words, what is wrong with it."""
+
+import contextlib
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+
+from gpld.envs._gymnasium import (
+    Factory,
+    Finding,
+    action_reader,
+    action_width,
+    flat_observation,
+    observation_boxes,
+    registered,
+    space_findings,
+)
+
+
+def check(env: str | gymnasium.Env | Factory, *, steps: int = 300, seed: int = 0) -> list[Finding]:
+    """Try a Gymnasium environment and list what is wrong with it.
+
+    Steps it twice from the same seed with the same random actions, extreme ones among them. Takes a name
+    (`gym:Pendulum-v1`), an environment or a factory. An empty list means that nothing was found.
+    """
+    if isinstance(env, gymnasium.Env):
+        return _Check(env, steps, seed).run()
+    factory = registered(env.removeprefix("gym:")) if isinstance(env, str) else env
+    try:
+        made = factory()
+    except Exception as error:
+        return [Finding("error", "reset", f"the environment cannot be made: {_said(error)}")]
+    if not isinstance(made, gymnasium.Env):
+        return [Finding("error", "reset", f"the factory returned {made!r}, which is not a gymnasium.Env")]
+    try:
+        return _Check(made, steps, seed).run()
+    finally:
+        made.close()
+
+
+def _said(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+class _Stop(Exception):  # noqa: N818
+    """Nothing more can be tried."""
+
+
+class _Check:
+    def __init__(self, env: gymnasium.Env, steps: int, seed: int):
+        self.env = env
+        self.steps = steps
+        self.seed = seed
+        self.findings: dict[tuple[str, str], Finding] = {}  # by key and kind: the first value says enough
+
+    def run(self) -> list[Finding]:
+        if found := space_findings(self.env):
+            return found
+        with contextlib.suppress(_Stop):
+            self.compare(self.rollout(watch=True), self.rollout(watch=False))
+            self.starts()
+        return list(self.findings.values())
+
+    def error(self, key: str, kind: str, problem: str) -> None:
+        self.findings.setdefault((key, kind), Finding("error", key, problem))
+
+    def warning(self, key: str, kind: str, problem: str) -> None:
+        self.findings.setdefault((key, kind), Finding("warning", key, problem))
+
+    def stop(self, key: str, problem: str) -> _Stop:
+        self.error(key, "stop", problem)
+        return _Stop()
+
+    def reset(self, seed: int) -> dict[str, Any]:
+        try:
+            result = self.env.reset(seed=seed)
+        except Exception as error:
+            raise self.stop("reset", f"reset(seed={seed}) raised {_said(error)}") from error
+        if not (isinstance(result, tuple) and len(result) == 2):
+            raise self.stop("reset", f"reset() must return (observation, info), not {_kind(result)}")
+        return flat_observation(result[0])
+
+    def step(self, action: Any) -> tuple[dict[str, Any], Any, Any, Any]:
+        try:
+            result = self.env.step(action)
+        except Exception as error:
+            raise self.stop("step", f"step({np.asarray(action).tolist()}) raised {_said(error)}") from error
+        if not (isinstance(result, tuple) and len(result) == 5):
+            expected = "(observation, reward, terminated, truncated, info)"
+            raise self.stop("step", f"step() must return {expected}, not {_kind(result)}")
+        return flat_observation(result[0]), *result[1:4]
+
+    def rollout(self, *, watch: bool) -> list[tuple[dict[str, np.ndarray], Any]]:
+        """Observations and rewards under random actions; `watch` looks at each of them."""
+        rng = np.random.default_rng(self.seed)
+        space = self.env.action_space
+        read, width = action_reader(space), action_width(space)
+        trace, lengths, length = [], [], 0
+        obs, reward, over = self.reset(self.seed), 0.0, False
+        for t in range(self.steps):
+            if watch:
+                self.observation(obs, f"at step {length} of an episode")
+                self.reward(reward)
+            before = {key: np.array(value) for key, value in obs.items()}
+            trace.append((before, reward))
+            if over:
+                lengths.append(length)
+                obs, reward, over, length = self.reset(self.seed + len(lengths)), 0.0, False, 0
+                continue
+            action = rng.uniform(-1, 1, width).astype(np.float32)
+            action = np.sign(action) if t % 4 == 0 else action
+            following, reward, terminated, truncated = self.step(read(action))
+            if watch:
+                self.in_place(obs, before)
+                self.ends(terminated, truncated)
+            obs, over, length = following, terminated or truncated, length + 1
+        if watch:
+            self.episodes(lengths)
+        return trace
+
+    def observation(self, obs: dict[str, Any], when: str) -> None:
+        boxes = observation_boxes(self.env.observation_space)
+        if obs.keys() != boxes.keys():
+            keys = f"has keys {sorted(obs)}, its space {sorted(boxes)}"
+            raise self.stop(next(iter(obs.keys() ^ boxes.keys())), f"the observation {when} {keys}")
+        for key, value in obs.items():
+            box, array = boxes[key], np.asarray(value)
+            assert isinstance(box, Box)  # else the spaces would have been an error
+            if array.shape != box.shape:
+                raise self.stop(key, f"shape {array.shape} {when}, its space says {box.shape}")
+            if not np.issubdtype(array.dtype, np.number) and array.dtype != bool:
+                raise self.stop(key, f"{_kind(value)} {when} is not an array of numbers")
+            if array.dtype != box.dtype:
+                self.warning(key, "type", f"type {array.dtype} {when}, its space says {box.dtype}")
+            if not np.isfinite(array).all():
+                self.error(key, "finite", f"not finite {when}: {array.tolist()}")
+            elif (out := (array < box.low) | (array > box.high)).any():
+                where = tuple(np.argwhere(out)[0].tolist())
+                bounds = f"[{box.low[where]:g}, {box.high[where]:g}]"
+                at = f" at index {list(where)}" if where else ""
+                self.warning(key, "bounds", f"{array[where]:g}{at} {when}, outside its bounds {bounds}")
+
+    def reward(self, reward: Any) -> None:
+        array = np.asarray(reward)
+        if array.shape != () or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
+            raise self.stop("reward", f"{_kind(reward)} is not a number")
+        if not np.isfinite(array):
+            self.error("reward", "finite", f"not finite: {reward}")
+
+    def ends(self, terminated: Any, truncated: Any) -> None:
+        for key, value in (("terminated", terminated), ("truncated", truncated)):
+            if not isinstance(value, bool | np.bool_):
+                self.error(key, "type", f"{_kind(value)} is not True or False")
+
+    def in_place(self, obs: dict[str, Any], before: dict[str, np.ndarray]) -> None:
+        for key, value in obs.items():
+            if not np.array_equal(np.asarray(value), before[key], equal_nan=True):
+                problem = "step() overwrote the array it had returned before: return a copy"
+                self.warning(key, "in place", problem)
+
+    def episodes(self, lengths: list[int]) -> None:
+        limit = self.env.spec and self.env.spec.max_episode_steps
+        if not lengths and not limit:
+            problem = f"none ended in {self.steps} steps; gymnasium.wrappers.TimeLimit adds a time limit"
+            self.warning("episode", "endless", problem)
+        elif len(lengths) > 2 and max(lengths[1:]) <= 1 < lengths[0]:
+            problem = f"after the first, all end at once (lengths {lengths[:5]}): does reset() clear the end?"
+            self.error("episode", "short", problem)
+
+    def compare(self, one: list, two: list) -> None:
+        """The same seed and actions must give the same bits: runs are resumed by repeating an episode."""
+        for t, ((obs, reward), (obs2, reward2)) in enumerate(zip(one, two, strict=True)):
+            again = obs2 | {"reward": reward2}
+            for key, value in (obs | {"reward": reward}).items():
+                if not np.array_equal(np.asarray(value), np.asarray(again.get(key)), equal_nan=True):
+                    values = f"{np.asarray(value).tolist()} and {np.asarray(again.get(key)).tolist()}"
+                    problem = f"the same seed {self.seed} and actions gave {values} at step {t}"
+                    self.warning(key, "repeat", f"{problem}: runs cannot be repeated or resumed exactly")
+                    return
+
+    def starts(self) -> None:
+        """Different seeds should start differently."""
+        one = {key: np.array(value) for key, value in self.reset(self.seed).items()}
+        two = self.reset(self.seed + 1)
+        if all(np.array_equal(value, np.asarray(two.get(key))) for key, value in one.items()):
+            problem = f"seeds {self.seed} and {self.seed + 1} start alike: does reset(seed=...) use its seed?"
+            self.warning("seed", "ignored", problem)
+
+
+def _kind(value: Any) -> str:
+    shown = repr(value)
+    return f"{type(value).__name__} {shown if len(shown) <= 60 else shown[:57] + '...'}"

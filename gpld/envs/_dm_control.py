@@ -1,0 +1,123 @@
+"""dm_control's suite: the reference, one simulation a stream, saved to the bit at any step."""
+
+import os
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+
+from gpld.envs._base import ActionScale
+from gpld.envs._catalog import unknown
+from gpld.envs._serial import Observation, Stream
+from gpld.types import Spaces
+
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
+_PROBE = "from dm_control import suite; suite.load('cartpole', 'balance').physics.render(8, 8)"
+
+
+def choose_renderer(drawing: bool) -> str | None:
+    """Settle MUJOCO_GL before the first import of dm_control, which without a display would try a window.
+
+    A choice of the user's stands. If nothing will be drawn, drawing is off; else the first of EGL and OSMesa
+    that works. Returns MUJOCO_GL, or None where a display makes it needless.
+    """
+    headless = sys.platform == "linux" and not any(os.environ.get(name) for name in _DISPLAYS)
+    if headless and "MUJOCO_GL" not in os.environ:
+        works = (name for name in ("egl", "osmesa") if drawing and _draws(name))
+        os.environ["MUJOCO_GL"] = next(works, "off")
+    return os.environ.get("MUJOCO_GL")
+
+
+def _draws(renderer: str) -> bool:
+    environment = os.environ | {"MUJOCO_GL": renderer}
+    return (
+        subprocess.run([sys.executable, "-c", _PROBE], env=environment, capture_output=True).returncode == 0
+    )
+
+
+def suite_tasks() -> tuple[str, ...]:
+    """Every `domain-task` of the suite."""
+    choose_renderer(drawing=False)
+    from dm_control import suite
+
+    return tuple(f"{domain}-{task}" for domain, task in suite.ALL_TASKS)
+
+
+class DMControlStream(Stream):
+    """A task of the suite from states, seeded."""
+
+    def __init__(self, task: str, seed: int, *, render: bool = False):
+        # One task of the suite asks for a drawing context at every reset, to upload its terrain.
+        choose_renderer(drawing=render or task == "quadruped-escape")
+        from dm_control import suite
+
+        if task not in suite_tasks():
+            raise unknown(task, suite_tasks())
+        domain, _, name = task.partition("-")
+        self._env = suite.load(domain, name, task_kwargs={"random": seed})
+        actions = self._env.action_spec()
+        self._scale = ActionScale.of(actions.minimum, actions.maximum)
+        shapes = {key: spec.shape for key, spec in self._env.observation_spec().items()}
+        self.spaces = Spaces.of(shapes, actions.shape[0])
+        self._compiled = {name: array.copy() for name, array in self._model_arrays().items()}
+
+    def reset(self) -> Observation:
+        """Begin an episode."""
+        return self._observation(self._env.reset().observation)
+
+    def frame(self, action: np.ndarray) -> tuple[Observation, float, bool, bool]:
+        """One environment step; the time limit is a truncation."""
+        step = self._env.step(self._scale(action))
+        terminated = step.last() and step.discount == 0.0
+        return (
+            self._observation(step.observation),
+            float(step.reward),
+            terminated,
+            step.last() and not terminated,
+        )
+
+    def save(self) -> Any:
+        """Physics, what the task changed in the model, and the task's own fields with its random state."""
+        mujoco, model, data = self._engine()
+        physics = np.empty(mujoco.mj_stateSize(model, mujoco.mjtState.mjSTATE_INTEGRATION))
+        mujoco.mj_getState(model, data, physics, mujoco.mjtState.mjSTATE_INTEGRATION)
+        arrays = self._model_arrays().items()
+        changed = {name: a.copy() for name, a in arrays if not np.array_equal(a, self._compiled[name])}
+        env = self._env
+        return physics, changed, dict(env.task.__dict__), env._step_count, env._reset_next_step
+
+    def restore(self, state: Any) -> bool:
+        """Take up a saved state; what follows from positions and velocities is computed again."""
+        physics, changed, task, self._env._step_count, self._env._reset_next_step = state
+        for name, array in self._model_arrays().items():
+            array[...] = changed.get(name, self._compiled[name])
+        mujoco, model, data = self._engine()
+        mujoco.mj_setState(model, data, physics, mujoco.mjtState.mjSTATE_INTEGRATION)
+        mujoco.mj_step1(model, data)  # the suite steps from here: it ends a step with this call
+        self._env.task.__dict__.update(task)
+        return True
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        """Picture from the first camera."""
+        return self._env.physics.render(height, width, camera_id=0)
+
+    def close(self) -> None:
+        """Free the physics."""
+        self._env.close()
+
+    def _engine(self) -> tuple[Any, Any, Any]:
+        """MuJoCo itself, the compiled model and the simulation's data."""
+        import mujoco
+
+        return mujoco, self._env.physics.model.ptr, self._env.physics.data.ptr
+
+    def _model_arrays(self) -> dict[str, np.ndarray]:
+        """Every array of the model that a task could change, without large ones: pictures and meshes."""
+        _, model, _ = self._engine()
+        names = (n for n in dir(model) if not n.startswith(("_", "tex_", "mesh_", "skin_", "names", "bvh_")))
+        fields = ((name, getattr(model, name)) for name in names)
+        return {name: value for name, value in fields if isinstance(value, np.ndarray)}
+
+    def _observation(self, obs: dict[str, Any]) -> Observation:
+        return {key: np.array(value, np.float32) for key, value in obs.items()}

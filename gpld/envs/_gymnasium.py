@@ -1,0 +1,170 @@
+"""Gymnasium: anybody's environments, from its registry or from a factory."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, Space
+
+from gpld.envs._base import ActionScale
+from gpld.envs._serial import Observation, Stream
+from gpld.types import Spaces
+
+Factory = Callable[[], gymnasium.Env]
+
+
+class Finding(NamedTuple):
+    """Something that is wrong with an environment."""
+
+    level: Literal["error", "warning"]
+    """An error cannot be trained with; a warning may be meant so."""
+    key: str
+    """Where: an observation's key, "action", "reward", "reset", "step", "seed" or "episode"."""
+    problem: str
+    """What, with the offending value."""
+
+    def __str__(self) -> str:
+        return f"{self.level} in {self.key}: {self.problem}"
+
+
+def registered(name: str, *, render: bool = False) -> Factory:
+    """Factory of an environment in Gymnasium's registry."""
+    try:
+        gymnasium.spec(name)
+    except gymnasium.error.Error as error:
+        raise ValueError(f"task 'gym:{name}' is not known: {error}") from None
+    mode = "rgb_array" if render else None
+    return lambda: gymnasium.make(name, render_mode=mode, disable_env_checker=True)
+
+
+def observation_boxes(space: Space) -> dict[str, Space]:
+    """The parts of a space by flat key: `observation` for a single one, `a.b` for nested ones."""
+    if not isinstance(space, Dict):
+        return {"observation": space}
+    boxes = {}
+    for key, part in space.items():
+        inner = observation_boxes(part)
+        boxes |= (
+            {f"{key}.{name}": box for name, box in inner.items()} if isinstance(part, Dict) else {key: part}
+        )
+    return boxes
+
+
+def flat_observation(obs: Any) -> dict[str, Any]:
+    """An observation by the keys of `observation_boxes`."""
+    if not isinstance(obs, dict):
+        return {"observation": obs}
+    flat = {}
+    for key, part in obs.items():
+        inner = flat_observation(part)
+        flat |= {f"{key}.{name}": v for name, v in inner.items()} if isinstance(part, dict) else {key: part}
+    return flat
+
+
+def space_findings(env: gymnasium.Env) -> list[Finding]:
+    """What is wrong with the spaces that an environment declares."""
+    findings = []
+    for key, box in observation_boxes(env.observation_space).items():
+        if not isinstance(box, Box):
+            wrapper = "gymnasium.wrappers.FlattenObservation makes a Box of many spaces"
+            findings.append(Finding("error", key, f"its space is {box}, only Box is supported; {wrapper}"))
+        elif box.dtype == np.uint8 and len(box.shape) == 3:
+            findings.append(Finding("error", key, f"it is an image ({box}); only vectors are supported"))
+    space = env.action_space
+    if isinstance(space, Discrete):
+        return findings
+    if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
+        problem = f"its space is {space}, only Discrete and Box of floats are supported"
+        return [*findings, Finding("error", "action", problem)]
+    for low, high in zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True):
+        if not (math.isfinite(low) and math.isfinite(high)):
+            problem = (
+                f"unbounded: [{low:g}, {high:g}]; the agent acts in [-1, 1] and needs bounds to scale to"
+            )
+            return [*findings, Finding("error", "action", problem)]
+        if low >= high:
+            problem = f"lower bound {low:g} is not below upper bound {high:g}"
+            return [*findings, Finding("error", "action", problem)]
+    return findings
+
+
+def action_width(space: Space) -> int:
+    """A: the number of choices, or the size of the vector."""
+    return int(space.n) if isinstance(space, Discrete) else math.prod(space.shape or ())
+
+
+def action_reader(space: Space) -> Callable[[np.ndarray], Any]:
+    """From the agent's action `[A]` to what an environment takes."""
+    if isinstance(space, Discrete):
+        return lambda action: int(space.start + np.argmax(action))
+    assert isinstance(space, Box)
+    scale = ActionScale.of(space.low.ravel(), space.high.ravel())
+    return lambda action: scale(action).astype(space.dtype).reshape(space.shape)
+
+
+class GymnasiumStream(Stream):
+    """One Gymnasium environment. Every episode is seeded by its number.
+
+    A saved state is the episode's number and its actions so far: restoring repeats them, and sees by the last
+    observation whether the environment repeats itself.
+    """
+
+    def __init__(self, factory: Factory, seed_of_episode: Callable[[int], int]):
+        self._env = factory()
+        if errors := space_findings(self._env):
+            raise ValueError("this environment cannot be used:\n" + "\n".join(map(str, errors)))
+        self._seed_of_episode = seed_of_episode
+        space = self._env.action_space
+        self._read = action_reader(space)
+        boxes = observation_boxes(self._env.observation_space)
+        shapes = {key: box.shape or () for key, box in boxes.items()}
+        self.spaces = Spaces.of(shapes, action_width(space), isinstance(space, Discrete))
+        self._episode = -1
+        self._actions: list[np.ndarray] = []
+        self._last: Observation | None = None
+
+    def reset(self) -> Observation:
+        """Begin the next episode with its own seed."""
+        self._episode += 1
+        self._actions = []
+        obs, _ = self._env.reset(seed=self._seed_of_episode(self._episode))
+        return self._observation(obs)
+
+    def frame(self, action: np.ndarray) -> tuple[Observation, float, bool, bool]:
+        """One environment step."""
+        self._actions.append(action)
+        obs, reward, terminated, truncated, _ = self._env.step(self._read(action))
+        return self._observation(obs), float(reward), bool(terminated), bool(truncated)
+
+    def save(self) -> Any:
+        """The episode's number, its actions, and the last observation to recognise it by."""
+        return self._episode, self._actions, self._last
+
+    def restore(self, state: Any) -> bool:
+        """Repeat an episode up to where it was saved."""
+        episode, actions, last = state
+        self._episode = episode
+        if last is None:
+            return True
+        self._episode -= 1
+        try:
+            self.reset()
+            for action in actions:
+                self.frame(action)
+        except Exception:  # then it did not repeat itself, and the episode is lost
+            return False
+        return all(np.array_equal(value, last[key]) for key, value in (self._last or {}).items())
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        """Picture in the environment's own size."""
+        return np.asarray(self._env.render())
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+    def _observation(self, obs: Any) -> Observation:
+        self._last = {key: np.array(value, np.float32) for key, value in flat_observation(obs).items()}
+        return self._last

@@ -1,0 +1,124 @@
+"""One way in: a task's name or a factory, to a vector environment."""
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Literal
+
+from gpld.envs._base import EnvironmentFailure, VectorEnv, Worker, stream_seed
+from gpld.envs._catalog import has_envpool, in_catalog, tasks
+from gpld.envs._serial import MakeStream, SerialEnv
+
+log = logging.getLogger("gpld.envs")
+
+BACKENDS = ("auto", "envpool", "dm_control", "gymnasium")
+
+
+def make(
+    task: str | Callable[[], Any],
+    *,
+    count: int,
+    seed: int,
+    action_repeat: int = 2,
+    backend: Literal["auto", "envpool", "dm_control", "gymnasium"] = "auto",
+    threads: int = 0,
+    evaluation: bool = False,
+    render: bool = False,
+    timeout: float | None = 120.0,
+    restart_limit: int = 10,
+    check: bool = True,
+) -> VectorEnv:
+    """A vector environment of `count` streams.
+
+    `task` is a task of the suite (`walker-walk`), one of Gymnasium's registry (`gym:Pendulum-v1`), or a
+    function without arguments that returns a `gymnasium.Env`. `backend="auto"` takes EnvPool for the
+    benchmark's tasks where it exists, and dm_control for the rest of the suite. `evaluation` gives other
+    seeds than training's; `render` allows `env.render`. `threads` is EnvPool's (0: one a core). For
+    environments written in Python, `timeout` (seconds) and `restart_limit` are as `SerialEnv` describes, and
+    `check` tries a Gymnasium environment for a few steps first, to tell mistakes in words.
+    """
+    least = {
+        "count": (count, 1),
+        "seed": (seed, 0),
+        "action_repeat": (action_repeat, 1),
+        "threads": (threads, 0),
+    }
+    for name, (value, minimum) in least.items():
+        if value < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, not {value}")
+    chosen = choose(task, backend, render)
+    if chosen == "envpool":
+        from gpld.envs._envpool import EnvPoolEnv
+
+        own = {"count": count, "seed": seed, "action_repeat": action_repeat}
+        return EnvPoolEnv(str(task), **own, threads=threads, evaluation=evaluation)
+    seeds = partial(stream_seed, seed, evaluation=evaluation)
+    if chosen == "dm_control":
+        make_stream = _of_suite(str(task), seeds, render)
+    else:
+        make_stream = _of_gymnasium(task, seeds, render, timeout, check)
+    watch = {"timeout": timeout, "restart_limit": restart_limit}
+    return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **watch)
+
+
+def _of_suite(task: str, seeds: Callable[..., int], render: bool) -> MakeStream:
+    from gpld.envs._dm_control import DMControlStream
+
+    return lambda stream, restart: DMControlStream(task, seeds(stream, restart=restart), render=render)
+
+
+def _of_gymnasium(
+    task: str | Callable[[], Any], seeds: Callable[..., int], render: bool, timeout: float | None, check: bool
+) -> MakeStream:
+    from gpld.envs._gymnasium import GymnasiumStream, registered
+
+    factory = registered(task.removeprefix("gym:"), render=render) if isinstance(task, str) else task
+    if check:
+        _try_out(factory, timeout)
+    return lambda stream, restart: GymnasiumStream(
+        factory, lambda episode: seeds(stream, restart=restart, episode=episode)
+    )
+
+
+def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = False) -> str:
+    """The backend that a task gets."""
+    if backend not in BACKENDS:
+        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+    own = not isinstance(task, str) or task.startswith("gym:")
+    if backend == "auto":
+        if own:
+            return "gymnasium"
+        return "envpool" if has_envpool() and in_catalog(str(task)) and not render else "dm_control"
+    if own != (backend == "gymnasium"):
+        raise ValueError(
+            f"backend {backend!r} does not fit task {task!r}: gymnasium is for gym:ID and factories"
+        )
+    if backend == "envpool" and not has_envpool():
+        raise ValueError(
+            "backend 'envpool' is not installed, or made for Linux on x86-64 only; use 'dm_control'"
+        )
+    if backend == "envpool" and render:
+        raise ValueError("backend 'envpool' draws no pictures; use 'dm_control' to render")
+    if backend == "envpool" and not in_catalog(str(task)):
+        names = ", ".join(t.name for t in tasks())
+        raise ValueError(
+            f"backend 'envpool' has no task {task!r}, only {names}; 'dm_control' has the whole suite"
+        )
+    return backend
+
+
+def _try_out(factory: Callable[[], Any], timeout: float | None) -> None:
+    from gpld.envs._check import check
+
+    worker = Worker()
+    try:
+        findings = worker.submit(partial(check, factory, steps=30)).result(timeout)
+    except TimeoutError:
+        raise EnvironmentFailure(f"30 steps of this environment took more than {timeout:g} s") from None
+    finally:
+        worker.close()
+    if errors := [str(f) for f in findings if f.level == "error"]:
+        raise EnvironmentFailure("\n".join(["this environment cannot be used:", *errors]))
+    for finding in findings:
+        if finding.key != "episode":  # so few steps say nothing about episodes
+            log.warning("%s", finding)

@@ -1,0 +1,242 @@
+"""Environments written in Python, stepped one after another, watched, and restarted when they break."""
+
+import logging
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gpld.envs._base import EnvironmentFailure, Fault, Step, VectorEnv, Worker
+from gpld.types import Spaces
+
+Observation = dict[str, np.ndarray]
+
+log = logging.getLogger("gpld.envs")
+
+
+class Stream(ABC):
+    """One environment. It may raise anything at any time."""
+
+    spaces: Spaces
+
+    @abstractmethod
+    def reset(self) -> Observation:
+        """Begin an episode."""
+
+    @abstractmethod
+    def frame(self, action: np.ndarray) -> tuple[Observation, float, bool, bool]:
+        """One environment step with `[A]`: observation, reward, terminated, truncated."""
+
+    @abstractmethod
+    def save(self) -> Any:
+        """The state as an object that can be pickled."""
+
+    @abstractmethod
+    def restore(self, state: Any) -> bool:
+        """Take up a saved state; whether that gave the same bits."""
+
+    @abstractmethod
+    def render(self, height: int, width: int) -> np.ndarray:
+        """Picture `[height, width, 3]`."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the engine."""
+
+
+MakeStream = Callable[[int, int], Stream]
+"""Makes a stream from its index and the number of its restarts."""
+
+
+class _Outcome(NamedTuple):
+    stream: Stream
+    obs: Observation
+    reward: float
+    last: bool
+    terminal: bool
+
+
+class _Broken(NamedTuple):
+    reason: str
+    error: Exception | None = None
+
+
+class _Sweep:
+    """One pass over some streams in the worker. An abandoned one writes nothing any more."""
+
+    def __init__(self, action: np.ndarray, streams: list[int]):
+        self.action = action
+        self.streams = streams
+        self.results: list[_Outcome | _Broken] = []
+        self.abandoned = False
+        self.future: Future | None = None
+
+
+class SerialEnv(VectorEnv):
+    """Python environments behind the vector interface.
+
+    An environment that raises, gives something that is not a number, or does not return within `timeout`
+    seconds is thrown away. Its episode ends there, marked `is_last` and not `is_terminal`, with the last good
+    observation and reward 0; the stream goes on in a new instance with a new seed. After `restart_limit` such
+    faults the next one is an `EnvironmentFailure`. A call that hangs while it holds Python's global lock
+    cannot be seen.
+    """
+
+    def __init__(
+        self,
+        make_stream: MakeStream,
+        *,
+        count: int,
+        action_repeat: int = 2,
+        timeout: float | None = 120.0,
+        restart_limit: int = 10,
+    ):
+        self._make_stream = make_stream
+        self._streams: list[Stream | None] = [make_stream(i, 0) for i in range(count)]
+        super().__init__(self._streams[0].spaces, count)  # type: ignore[union-attr]
+        self._repeat = action_repeat
+        self._timeout = timeout
+        self._restart_limit = restart_limit
+        self._pending = np.ones(count, bool)
+        self._restarts = np.zeros(count, np.int64)
+        self._steps = 0
+        self._last = {key: np.zeros((count, *shape), np.float32) for key, shape in self.spaces.obs}
+
+    def reset(self, streams: Iterable[int] | None = None) -> None:
+        """Let these streams (default: all) begin a new episode at the next step."""
+        self._pending[slice(None) if streams is None else list(streams)] = True
+
+    def save(self) -> bytes:
+        """The state of every stream."""
+        streams = [stream and stream.save() for stream in self._streams]
+        return pickle.dumps((self._pending, self._restarts, self._steps, self._last, streams))
+
+    def restore(self, state: bytes) -> list[int]:
+        """Take up the state of every stream."""
+        pending, restarts, self._steps, self._last, streams = pickle.loads(state)
+        if len(pending) != self.count:
+            raise ValueError(f"the saved state has {len(pending)} streams, this environment {self.count}")
+        for i in np.flatnonzero(restarts != self._restarts).tolist():
+            self._streams[i] = None if streams[i] is None else self._make_stream(i, int(restarts[i]))
+        self._pending, self._restarts = pending, restarts
+        failed = [i for i, s in enumerate(self._streams) if s is not None and not s.restore(streams[i])]
+        self.reset(failed)
+        return failed
+
+    def render(self, stream: int, *, height: int = 240, width: int = 320) -> np.ndarray:
+        """Picture `[height, width, 3]` (uint8) of a stream."""
+        engine = self._streams[stream]
+        if engine is None:
+            raise RuntimeError(f"stream {stream} is being restarted and has no picture before its next step")
+        return engine.render(height, width)
+
+    def close(self) -> None:
+        """Close every environment."""
+        super().close()
+        for stream in self._streams:
+            if stream is not None:
+                stream.close()
+
+    def _begin(self, action: np.ndarray) -> _Sweep:
+        return self._submit(_Sweep(action, list(range(self.count))))
+
+    def _submit(self, sweep: _Sweep) -> _Sweep:
+        sweep.future = self._worker.submit(self._run, sweep)
+        return sweep
+
+    def _end(self, sent: _Sweep) -> Step:
+        action, first = sent.action, self._pending
+        reward = np.zeros(self.count, np.float32)
+        last, terminal = np.zeros((2, self.count), bool)
+        sweep = sent
+        while sweep.streams:
+            self._wait(sweep)
+            again = []
+            for i, result in zip(sweep.streams, sweep.results, strict=True):
+                if isinstance(result, _Broken):
+                    self._restart(i, action[i], result)
+                    last[i] = not first[i]
+                    if first[i]:  # there is no episode to end yet: begin one in the new instance
+                        again.append(i)
+                    continue
+                self._streams[i] = result.stream
+                reward[i], last[i], terminal[i] = result.reward, result.last, result.terminal
+                for key, value in result.obs.items():
+                    self._last[key][i] = value
+            sweep = _Sweep(action, again)
+            if again:
+                self._submit(sweep)
+        self._steps += 1
+        self._pending = last.copy()
+        return Step({key: value.copy() for key, value in self._last.items()}, reward, first, last, terminal)
+
+    def _wait(self, sweep: _Sweep) -> None:
+        """Wait for a sweep; leave behind a worker that makes no progress and go on with a new one."""
+        assert sweep.future is not None
+        done = -1
+        while len(sweep.results) != done:  # another stream than at the last look: slow, but not hung
+            done = len(sweep.results)
+            try:
+                sweep.future.result(self._timeout)
+                return
+            except TimeoutError:
+                pass
+        sweep.abandoned = True
+        self._worker.close()
+        self._worker = Worker()
+        rest = self._submit(_Sweep(sweep.action, sweep.streams[done + 1 :]))
+        self._wait(rest)
+        hung = _Broken(f"no answer within {self._timeout:g} s")
+        sweep.results = [*sweep.results[:done], hung, *rest.results]
+
+    def _run(self, sweep: _Sweep) -> None:
+        for i in sweep.streams:
+            try:
+                result = self._advance(i, sweep.action[i])
+            except Exception as error:
+                result = _Broken(f"{type(error).__name__}: {error}", error)
+            if sweep.abandoned:
+                return
+            sweep.results.append(result)
+
+    def _advance(self, i: int, action: np.ndarray) -> _Outcome:
+        """One agent step of one stream: rewards summed over the repeats, up to the episode's end."""
+        stream = self._streams[i] or self._make_stream(i, int(self._restarts[i]))
+        if self._pending[i]:
+            return _Outcome(stream, self._checked(stream.reset()), 0.0, False, False)
+        total = 0.0
+        for _ in range(self._repeat):
+            obs, reward, terminated, truncated = stream.frame(action)
+            self._checked(obs)
+            if not np.isfinite(reward):
+                raise ValueError(f"reward is {reward}")
+            total += reward
+            if terminated or truncated:
+                break
+        return _Outcome(stream, obs, total, terminated or truncated, terminated)
+
+    def _checked(self, obs: Observation) -> Observation:
+        """An observation that has the keys and shapes promised and only finite numbers."""
+        shapes = tuple(sorted((key, value.shape) for key, value in obs.items()))
+        if shapes != self.spaces.obs:
+            raise ValueError(f"observation has keys and shapes {dict(shapes)}, not {dict(self.spaces.obs)}")
+        for key, value in obs.items():
+            if not np.isfinite(value).all():
+                raise ValueError(f"observation {key} is not finite: {value.tolist()}")
+        return obs
+
+    def _restart(self, i: int, action: np.ndarray, broken: _Broken) -> None:
+        fault = Fault(i, self._steps, tuple(action.tolist()), broken.reason)
+        self.faults.append(fault)
+        if len(self.faults) > self._restart_limit:
+            raise EnvironmentFailure(
+                f"environment failed {len(self.faults)} times, more than the {self._restart_limit} restarts "
+                f"allowed; the last at {fault}"
+            ) from broken.error
+        log.warning("environment restarted: %s", fault)
+        log.debug("what it raised:", exc_info=broken.error)
+        self._streams[i] = None  # made anew by the worker, where a hang is seen too
+        self._restarts[i] += 1

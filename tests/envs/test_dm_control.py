@@ -1,0 +1,117 @@
+"""dm_control: states saved to the bit at any step, and the renderer's choice."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from gpld.envs import make, suite_tasks, tasks
+from gpld.envs._dm_control import choose_renderer
+from tests.envs.helpers import actions, run, same
+
+NAMES = [task.name for task in tasks()]
+OTHERS = [
+    "fish-swim",
+    "humanoid-stand",
+    "lqr-lqr_2_1",
+    "manipulator-insert_peg",
+    "point_mass-hard",
+    "swimmer-swimmer6",
+]
+
+
+def fresh(task: str, count: int = 2):
+    return make(task, count=count, seed=7, backend="dm_control")
+
+
+@pytest.mark.parametrize("task", NAMES + [pytest.param(name, marks=pytest.mark.slow) for name in OTHERS])
+def test_restores_the_bits_at_any_step(task: str):
+    with fresh(task) as env, fresh(task) as again:
+        sequence = actions(env, 30)
+        run(env, sequence[:3])
+        env.reset([0])
+        run(env, sequence[:8])
+        state = env.save()
+        run(again, -sequence[:5])  # a used environment is no different from a new one
+        assert again.restore(state) == []
+        assert same(run(env, sequence[:12]), run(again, sequence[:12]))
+        env.reset([1])  # the next start is drawn by the restored random state
+        again.reset([1])
+        assert same(run(env, sequence[:6]), run(again, sequence[:6]))
+
+
+def test_restores_in_another_process(tmp_path):
+    with fresh("finger-turn_hard") as env:
+        sequence = actions(env, 40)
+        run(env, sequence[:17])
+        (tmp_path / "state").write_bytes(env.save())
+        np.save(tmp_path / "actions.npy", sequence[17:])
+        expected = run(env, sequence[17:])
+    program = f"""
+import numpy as np
+from gpld.envs import make
+env = make("finger-turn_hard", count=2, seed=7, backend="dm_control")
+env.restore(open({str(tmp_path / "state")!r}, "rb").read())
+steps = [env.step(action) for action in np.load({str(tmp_path / "actions.npy")!r})]
+np.savez({str(tmp_path / "steps.npz")!r}, reward=[s.reward for s in steps], **{{
+    key: [s.obs[key] for s in steps] for key in steps[0].obs
+}})
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+    got = np.load(tmp_path / "steps.npz")
+    assert np.array_equal(got["reward"], [step.reward for step in expected])
+    for key in expected[0].obs:
+        assert np.array_equal(got[key], [step.obs[key] for step in expected])
+
+
+def test_state_of_another_count_is_refused():
+    with fresh("cartpole-balance") as two, fresh("cartpole-balance", 3) as three:
+        state = two.save()
+        with pytest.raises(ValueError, match="2 streams, this environment 3"):
+            three.restore(state)
+
+
+def test_catalog_has_the_suites_spaces_and_the_time_limit():
+    for task in tasks():
+        assert task.name in suite_tasks()
+        with fresh(task.name, 1) as env:
+            assert env.spaces == task.spaces
+            assert env._streams[0]._env._step_limit == 1000
+
+
+def test_a_discount_of_zero_is_terminal():
+    with fresh("walker-walk") as env:
+        run(env, actions(env, 3))
+        env._streams[1]._env.task.get_termination = lambda physics: 0.0
+        step = env.step(np.zeros((2, 6)))
+        assert (step.is_last.tolist(), step.is_terminal.tolist()) == ([False, True], [False, True])
+        assert env.step(np.zeros((2, 6))).is_first.tolist() == [False, True]
+
+
+def test_renderer_is_off_without_display_and_a_choice_stands(monkeypatch: pytest.MonkeyPatch):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("gpld.envs._dm_control._draws", lambda name: name == "osmesa")
+    if sys.platform == "linux":
+        assert choose_renderer(drawing=False) == "off"
+        monkeypatch.delenv("MUJOCO_GL")
+        assert choose_renderer(drawing=True) == "osmesa"
+    monkeypatch.setenv("MUJOCO_GL", "glfw")
+    assert choose_renderer(drawing=True) == "glfw"
+
+
+@pytest.mark.slow
+def test_draws_pictures_where_something_can():
+    program = """
+import numpy as np
+from gpld.envs import make
+from gpld.envs._dm_control import choose_renderer
+if choose_renderer(drawing=True) != "off":
+    env = make("walker-walk", count=2, seed=0, render=True)
+    env.step(np.zeros((2, 6)))
+    one = env.render(0, height=48, width=64)
+    assert one.shape == (48, 64, 3) and one.dtype == np.uint8 and one.std() > 5
+    assert not np.array_equal(one, env.render(1, height=48, width=64))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -1,0 +1,110 @@
+"""Gymnasium's environments: spaces, actions, ends, seeds and repeated episodes."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+from gpld.envs import EnvironmentFailure, make
+from gpld.types import Spaces
+from tests.envs.custom import Choices, Counter
+from tests.envs.helpers import actions, run, same
+
+
+def taken(env, stream: int = 0) -> list[np.ndarray]:
+    """The actions that an environment was given in this episode."""
+    return env._streams[stream]._env.taken
+
+
+def test_nested_observations_get_flat_keys():
+    with make(Counter, count=1, seed=0) as env:
+        assert env.spaces == Spaces((("time.now", ()), ("where", (2,))), 2, False)
+
+
+def test_actions_are_clipped_and_rescaled_to_the_bounds():
+    with make(Counter, count=1, seed=0, action_repeat=1) as env:
+        env.step(np.zeros((1, 2)))
+        for action in ([-1, 1], [0, 0.5], [3, -3]):
+            env.step(np.array([action]))
+        np.testing.assert_array_equal(taken(env), [[0, 4], [1, 2], [2, -4]])
+
+
+def test_discrete_actions_come_one_hot():
+    with make(Choices, count=2, seed=0, action_repeat=1) as env:
+        assert (env.spaces.actions, env.spaces.discrete) == (3, True)
+        env.step(np.eye(3)[[0, 0]])
+        assert env.step(np.eye(3)[[0, 2]]).reward.tolist() == [5, 7]
+
+
+@pytest.mark.parametrize("terminates", [True, False])
+def test_only_termination_is_terminal(terminates: bool):
+    with make(partial(Counter, 4, terminates), count=2, seed=0) as env:
+        end = run(env, actions(env, 3))[-1]
+        assert end.is_last.all()
+        assert (end.is_terminal == terminates).all()
+
+
+def test_time_limit_of_the_registry_truncates():
+    with make("gym:Pendulum-v1", count=1, seed=0) as env:
+        steps = run(env, actions(env, 101))
+        assert [i for i, step in enumerate(steps) if step.is_last[0]] == [100]
+        assert not steps[100].is_terminal[0]
+
+
+def test_every_episode_has_its_own_seed():
+    with make(Counter, count=1, seed=0) as env:
+        starts = [tuple(step.obs["where"][0]) for step in run(env, actions(env, 21)) if step.is_first[0]]
+    assert len(starts) == 5
+    assert len(set(starts)) == 5
+
+
+def test_an_environment_that_does_not_repeat_itself_begins_a_new_episode_when_restored():
+    class Unseeded(Counter):
+        def reset(self, *, seed=None, options=None):
+            return super().reset(seed=None, options=options)
+
+    with make(Unseeded, count=2, seed=0) as env, make(Unseeded, count=2, seed=0) as again:
+        run(env, actions(env, 3))
+        assert again.restore(env.save()) == [0, 1]
+        assert again.step(np.zeros((2, 2))).is_first.all()
+
+
+def test_an_environment_that_breaks_while_repeating_begins_a_new_episode():
+    class Once(Counter):
+        broken = False
+
+        def step(self, action):
+            if self.broken:
+                raise RuntimeError("worn out")
+            return super().step(action)
+
+    with make(Once, count=1, seed=0) as env, make(Once, count=1, seed=0) as again:
+        run(env, actions(env, 3))
+        Once.broken = True
+        assert again.restore(env.save()) == [0]
+        Once.broken = False
+        assert same([again.step(np.zeros((1, 2)))], [make_second_episode()])
+
+
+def make_second_episode():
+    with make(Counter, count=1, seed=0) as env:
+        env.step(np.zeros((1, 2)))
+        env.reset()
+        return env.step(np.zeros((1, 2)))
+
+
+def test_an_environment_with_an_unusable_space_is_refused_in_words():
+    with pytest.raises(EnvironmentFailure, match=r"error in observation: its space is Discrete\(16\)"):
+        make("gym:FrozenLake-v1", count=1, seed=0)
+    with pytest.raises(ValueError, match=r"error in observation: its space is Discrete\(16\)"):
+        make("gym:FrozenLake-v1", count=1, seed=0, check=False)
+
+
+def test_render():
+    class Painted(Counter):
+        def render(self):
+            return np.full((4, 5, 3), self.now, np.uint8)
+
+    with make(Painted, count=2, seed=0) as env:
+        run(env, actions(env, 2))
+        assert (env.render(1) == 2).all()

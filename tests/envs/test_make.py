@@ -1,0 +1,111 @@
+"""Names, backends, seeds and the list of tasks."""
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from gpld.envs import choose, make, tasks, tasks_table
+from gpld.envs._base import ActionScale, stream_seed
+from gpld.tasks import DMC
+from tests.envs.custom import Counter
+
+
+def test_the_catalog_is_the_benchmark_and_one_more():
+    assert [task.name for task in tasks()] == [*DMC, "ball_in_cup-catch"]
+    assert {task.group for task in tasks()} == {"proprio", "quadruped", "extra"}
+    walker = next(task for task in tasks() if task.name == "walker-walk")
+    assert dict(walker.spaces.obs) == {"height": (), "orientations": (14,), "velocity": (9,)}
+    assert walker.spaces.actions == 6
+
+
+def test_table_has_a_line_for_each_task():
+    console = Console(width=80, file=io.StringIO())
+    console.print(tasks_table())
+    text = console.file.getvalue()
+    for task in tasks():
+        (line,) = [line for line in text.splitlines() if f" {task.name} " in line]
+        assert line.split("│")[4].strip() == str(task.spaces.actions)
+    assert " 78 " in next(line for line in text.splitlines() if "quadruped-run" in line)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ("walker-wlak", r"task 'walker-wlak' is not known: did you mean walker-walk"),
+        ("walker", r"task 'walker' is not known"),
+        ("Pendulum-v1", r"did you mean gym:Pendulum-v1\?"),
+        ("", r"task '' is not known"),
+        ("gym:Nothing-v0", r"task 'gym:Nothing-v0' is not known: Environment `Nothing` doesn't exist"),
+    ],
+)
+def test_unknown_tasks_are_told_by_name(task: str, message: str):
+    with pytest.raises(ValueError, match=message):
+        make(task, count=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("count", 0, "count must be at least 1, not 0"),
+        ("seed", -1, "seed must be at least 0, not -1"),
+        ("action_repeat", 0, "action_repeat must be at least 1, not 0"),
+        ("threads", -2, "threads must be at least 0, not -2"),
+    ],
+)
+def test_options_out_of_range_are_told_by_name(option: str, value: int, message: str):
+    with pytest.raises(ValueError, match=message):
+        make("walker-walk", **({"count": 1, "seed": 0} | {option: value}))
+
+
+def test_backends_are_chosen_by_machine_and_task(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gpld.envs._make.has_envpool", lambda: True)
+    assert choose("walker-walk") == "envpool"
+    assert choose("walker-walk", render=True) == "dm_control"
+    assert choose("fish-swim") == "dm_control"
+    assert choose("gym:Pendulum-v1") == choose(Counter) == "gymnasium"
+    with pytest.raises(ValueError, match="'envpool' has no task 'fish-swim', only acrobot-swingup, "):
+        choose("fish-swim", "envpool")
+    with pytest.raises(ValueError, match="draws no pictures"):
+        choose("walker-walk", "envpool", render=True)
+    for task, backend in (("walker-walk", "gymnasium"), ("gym:Pendulum-v1", "dm_control")):
+        with pytest.raises(ValueError, match=f"'{backend}' does not fit task '{task}'"):
+            choose(task, backend)
+    with pytest.raises(
+        ValueError, match="backend must be one of auto, envpool, dm_control, gymnasium, not 'x'"
+    ):
+        choose("walker-walk", "x")
+    monkeypatch.setattr("gpld.envs._make.has_envpool", lambda: False)
+    assert choose("walker-walk") == "dm_control"
+    with pytest.raises(ValueError, match="Linux on x86-64 only"):
+        choose("walker-walk", "envpool")
+
+
+def test_seeds_of_streams_roles_restarts_and_episodes_differ():
+    grid = itertools.product(range(3), range(20), (False, True), range(3), range(5))
+    seeds = [stream_seed(s, i, evaluation=e, restart=r, episode=n) for s, i, e, r, n in grid]
+    assert len(set(seeds)) == len(seeds) == 1800
+    assert all(0 <= seed < 2**31 for seed in seeds)
+    assert stream_seed(0, 0) == stream_seed(0, 0)
+
+
+def test_action_scale():
+    scale = ActionScale.of(np.array([-1.0, -1.0, -0.8]), np.array([1.0, 1.1, 0.8]))
+    np.testing.assert_allclose(
+        scale(np.array([[1, 1, 1], [-1, -1, -1], [9, 0, -9]])),
+        [[1, 1.1, 0.8], [-1, -1, -0.8], [1, 0.05, -0.8]],
+    )
+    rng = np.random.default_rng(0)
+    action = rng.uniform(-1, 1, 100).astype(np.float32)
+    assert np.array_equal(ActionScale.of(-np.ones(100), np.ones(100))(action), action)
+
+
+def test_quadruped_takes_its_uneven_bounds():
+    """All the way up in the agent's range is 1.1 for the legs' lift: what dm_control is given."""
+    with make("quadruped-walk", count=1, seed=0, backend="dm_control") as env:
+        env.step(np.ones((1, 12)))
+        env.step(np.ones((1, 12)))
+        ctrl = env._streams[0]._env.physics.data.ctrl
+        np.testing.assert_allclose(ctrl, [1.0, 1.1, 0.8] * 4)
