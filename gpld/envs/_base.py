@@ -5,7 +5,7 @@ import queue
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,7 +137,12 @@ class VectorEnv(ABC):
         if self._sent is not None:
             with contextlib.suppress(Exception):
                 self.recv()
+        wait([self._worker.submit(self._free)], timeout=10.0)
         self._worker.close()
+
+    @abstractmethod
+    def _free(self) -> None:
+        """Let go of the engine, in the worker, to which drawing contexts belong."""
 
     @abstractmethod
     def _begin(self, action: np.ndarray) -> Any:

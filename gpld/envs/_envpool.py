@@ -81,9 +81,7 @@ class EnvPoolEnv(VectorEnv):
         self._pending = pending | differs
         return np.flatnonzero(differs & ~pending).tolist()
 
-    def close(self) -> None:
-        """Let go of the pool."""
-        super().close()
+    def _free(self) -> None:
         self._pool.close()
 
     def _begin(self, action: np.ndarray) -> Future:

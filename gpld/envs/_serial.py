@@ -131,11 +131,9 @@ class SerialEnv(VectorEnv):
         engine = self._streams[stream]
         if engine is None:
             raise RuntimeError(f"stream {stream} is being restarted and has no picture before its next step")
-        return engine.render(height, width)
+        return self._worker.submit(engine.render, height, width).result()
 
-    def close(self) -> None:
-        """Close every environment."""
-        super().close()
+    def _free(self) -> None:
         for stream in self._streams:
             if stream is not None:
                 stream.close()

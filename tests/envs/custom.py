@@ -72,7 +72,7 @@ class Raises(Counter):
 class Hangs(Raises):
     def step(self, action):
         if self.broken():
-            time.sleep(2.0)
+            time.sleep(10.0)
         return Counter.step(self, action)
 
 

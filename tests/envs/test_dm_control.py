@@ -108,10 +108,12 @@ import numpy as np
 from gpld.envs import make
 from gpld.envs._dm_control import choose_renderer
 if choose_renderer(drawing=True) != "off":
-    env = make("walker-walk", count=2, seed=0, render=True)
-    env.step(np.zeros((2, 6)))
-    one = env.render(0, height=48, width=64)
-    assert one.shape == (48, 64, 3) and one.dtype == np.uint8 and one.std() > 5
-    assert not np.array_equal(one, env.render(1, height=48, width=64))
+    for task in ("walker-walk", "quadruped-escape"):
+        with make(task, count=2, seed=0, render=True) as env:
+            env.step(np.zeros((2, env.spaces.actions)))
+            one = env.render(0, height=48, width=64)
+            assert one.shape == (48, 64, 3) and one.dtype == np.uint8 and one.std() > 5
+            assert not np.array_equal(one, env.render(1, height=48, width=64))
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    done = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+    assert "Exception" not in done.stderr

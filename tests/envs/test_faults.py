@@ -22,7 +22,7 @@ def broken(kind: type[Raises], sound_from: int = 1, **options):
     [
         (Raises, "RuntimeError: the belt slipped", 60.0),
         (GivesNaN, "ValueError: observation where is not finite: [", 60.0),
-        (Hangs, "no answer within 0.2 s", 0.2),
+        (Hangs, "no answer within 1 s", 1.0),
     ],
 )
 def test_a_fault_ends_the_episode_and_the_stream_goes_on(kind, reason, timeout, caplog):
@@ -31,7 +31,7 @@ def test_a_fault_ends_the_episode_and_the_stream_goes_on(kind, reason, timeout, 
         began = time.monotonic()
         with caplog.at_level(logging.WARNING):
             steps = run(env, sequence)
-        assert time.monotonic() - began < 1.9  # did not wait for the one that hangs
+        assert time.monotonic() - began < 8  # did not wait for the one that hangs
         expected = run(sound, sequence)
 
         (fault,) = env.faults
@@ -62,7 +62,7 @@ def test_a_fault_at_the_start_is_tried_again_at_once():
 
 
 def test_two_streams_that_hang_in_one_step():
-    with broken(Hangs, sound_from=2, timeout=0.2) as env:
+    with broken(Hangs, sound_from=2, timeout=1.0) as env:
         steps = run(env, actions(env, 6))
         assert steps[4].is_last.all()
         assert steps[5].is_first.all()
