@@ -73,6 +73,9 @@ class Worker:
         """End the thread after the jobs submitted."""
         self._jobs.put(None)
 
+    def __del__(self):
+        self.close()
+
     @staticmethod
     def _run(jobs: queue.SimpleQueue) -> None:
         while (item := jobs.get()) is not None:
@@ -98,7 +101,7 @@ class VectorEnv(ABC):
     spaces: Spaces
     count: int
     faults: list[Fault]
-    """Every fault so far, oldest first."""
+    """Every fault seen by this object, oldest first."""
 
     def __init__(self, spaces: Spaces, count: int):
         self.spaces = spaces

@@ -229,12 +229,12 @@ class SerialEnv(VectorEnv):
     def _restart(self, i: int, action: np.ndarray, broken: _Broken) -> None:
         fault = Fault(i, self._steps, tuple(action.tolist()), broken.reason)
         self.faults.append(fault)
-        if len(self.faults) > self._restart_limit:
+        self._streams[i] = None  # made anew by the worker, where a hang is seen too
+        self._restarts[i] += 1
+        if (total := int(self._restarts.sum())) > self._restart_limit:
             raise EnvironmentFailure(
-                f"environment failed {len(self.faults)} times, more than the {self._restart_limit} restarts "
-                f"allowed; the last at {fault}"
+                f"environment failed {total} times, more than the {self._restart_limit} restarts allowed; "
+                f"the last at {fault}"
             ) from broken.error
         log.warning("environment restarted: %s", fault)
         log.debug("what it raised:", exc_info=broken.error)
-        self._streams[i] = None  # made anew by the worker, where a hang is seen too
-        self._restarts[i] += 1

@@ -1,6 +1,7 @@
 """Environments that raise, hang or give NaN: reported, restarted, marked, and in the end given up."""
 
 import logging
+import threading
 import time
 
 import numpy as np
@@ -90,7 +91,21 @@ def test_restarts_survive_a_saved_state():
             run(env, sequence[:more])
             state = env.save()
         assert again.restore(state) == []
+        assert again._restarts.tolist() == [1, 0]  # they count towards the limit
         assert same(run(env, sequence), run(again, sequence))
+
+
+def test_threads_end_with_their_environments():
+    before = set(threading.enumerate())
+    closed, dropped = make(Counter, count=1, seed=0), make(Counter, count=1, seed=0)
+    run(closed, actions(closed, 2))
+    threads = set(threading.enumerate()) - before
+    assert len(threads) >= 2
+    closed.close()
+    del dropped  # never closed
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
 
 
 def test_a_wrong_reward_or_shape_is_a_fault():
