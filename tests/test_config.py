@@ -152,10 +152,12 @@ def test_replay_never_makes_room_for_more_than_its_capacity():
 def test_fractional_updates_are_counted_without_drift(ratio, batch, length, count, steps):
     replay = ReplayConfig(train_ratio=ratio, batch=batch, length=length, min_steps=7)
     config = dataclasses.replace(BASE, replay=replay, env=dataclasses.replace(BASE.env, count=count))
-    taken = [7 + count * i for i in range(steps + 1)]
+    start = max(7, count * length)  # a first sequence must be there
+    taken = [start + count * i for i in range(steps + 1)]
     made = [config.updates_at(b) - config.updates_at(a) for a, b in pairwise(taken)]
     per_step = Fraction(ratio) * count / (batch * length)
     assert config.updates_per_step == per_step
+    assert config.updates_at(start) == 0
     assert sum(made) == int(steps * per_step)
     assert all(abs(n - per_step) < 1 for n in made)
 
@@ -217,7 +219,8 @@ def test_every_number_has_a_range():
         ("task", "gym:", "gym:Name-v0"),
         ("backend", "gymnasium", "auto, envpool or dm_control"),
         ("seed", -1, "in [0, 4294967295]"),
-        ("env_steps", 1, "at least env.action_repeat = 2"),
+        ("env_steps", 0, "at least 1"),
+        ("env_steps", 2079, "at least 2080: a sequence of replay.length + 1"),
         ("env.count", 0, "at least 1"),
         ("replay.length", 1, "at least 2"),
         ("replay.train_ratio", -1.0, "above 0"),

@@ -286,7 +286,9 @@ class Config:
         A function of the count alone, so that the same steps are followed by the same updates on a fast and
         on a slow machine, and before and after a resume. Steps before training starts are not made up for.
         """
-        trained_steps = max(0, agent_steps - self.replay.min_steps)
+        # A first sequence is complete one step after `length` steps of every environment.
+        start = max(self.replay.min_steps, self.env.count * self.replay.length)
+        trained_steps = max(0, agent_steps - start)
         return int(trained_steps * self._updates_per_agent_step)
 
     @property

@@ -132,15 +132,15 @@ def validate(config: Config | AgentConfig) -> None:
 def _validate_run(config: Config) -> None:
     _check_ranges(config, RUN_RANGES, "")
     _check_task(config)
-    replay = config.replay
-    if config.agent_steps < 1:
-        raise _refuse(
-            "env_steps", config.env_steps, f"at least env.action_repeat = {config.env.action_repeat}"
-        )
-    needed = max(replay.min_steps, config.env.count * (replay.length + 1))
+    replay, env = config.replay, config.env
+    sequences = env.count * (replay.length + 1)
+    if config.agent_steps < sequences:
+        reason = "a sequence of replay.length + 1 agent steps in each of env.count environments"
+        raise _refuse("env_steps", config.env_steps, f"at least {sequences * env.action_repeat}: {reason}")
+    needed = max(sequences, replay.min_steps)
     if replay.capacity < needed:
-        reason = "replay.min_steps and one sequence of replay.length + 1 for each of env.count environments"
-        raise _refuse("replay.capacity", replay.capacity, f"at least {needed}, which holds {reason}")
+        reason = "replay.min_steps, and a sequence of each environment"
+        raise _refuse("replay.capacity", replay.capacity, f"at least {needed}: {reason}")
     if int(config.agent.penalty.rho * replay.batch * replay.length) < 1:
         states = replay.batch * replay.length
         allowed = f"at least 1 / (replay.batch * replay.length) = {1 / states:g}, or no state is sampled"
