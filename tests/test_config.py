@@ -17,7 +17,7 @@ from gpld.config import (
     ConfigError,
     ReplayConfig,
     diff,
-    leaves,
+    flat,
     load,
     override,
     save,
@@ -71,7 +71,7 @@ def test_a_saved_config_is_loaded_exactly(tmp_path_factory, options):
 def test_the_file_holds_every_option(tmp_path):
     save(BASE, tmp_path / "c.json")
     written = json.loads((tmp_path / "c.json").read_text())
-    for path, value in leaves(BASE):
+    for path, value in flat(BASE).items():
         at = written
         for name in path.split("."):
             at = at[name]
@@ -207,7 +207,7 @@ def test_the_default_is_valid():
 
 
 def test_every_number_has_a_range():
-    numbers = {path for path, value in leaves(BASE) if type(value) in (int, float)}
+    numbers = {path for path, value in flat(BASE).items() if type(value) in (int, float)}
     assert numbers == set(RUN_RANGES) | {f"agent.{path}" for path in AGENT_RANGES}
 
 

@@ -19,7 +19,7 @@ from gpld.config._presets import PRESETS as PRESETS
 from gpld.config._presets import Preset as Preset
 from gpld.config._presets import with_presets as with_presets
 from gpld.config._tree import ConfigError as ConfigError
-from gpld.config._tree import leaves as leaves
+from gpld.config._tree import flat as flat
 from gpld.config._tree import override as override
 from gpld.config._tree import suggestion as suggestion
 from gpld.config._validation import validate as validate

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gpld.config._options import Config
-from gpld.config._tree import ConfigError, leaves, override
+from gpld.config._tree import ConfigError, flat, override
 
 
 def save(config: Config, path: Path | str) -> None:
@@ -35,5 +35,5 @@ def load(path: Path | str) -> Config:
 
 def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:
     """Options that differ: dotted path to the values in `a` and in `b`."""
-    other = dict(leaves(b))
-    return {path: (value, other[path]) for path, value in leaves(a) if value != other[path]}
+    other = flat(b)
+    return {path: (value, other[path]) for path, value in flat(a).items() if value != other[path]}

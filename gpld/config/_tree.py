@@ -1,7 +1,7 @@
 """Configurations as trees: nested dictionaries to dataclasses and back, addressed by dotted paths."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
@@ -12,14 +12,16 @@ class ConfigError(ValueError):
     """An option that cannot be used: names the option, its value and what is allowed."""
 
 
-def leaves(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted path and value of every option of a dataclass of dataclasses."""
+def flat(config: Any, prefix: str = "") -> dict[str, Any]:
+    """Every option of a dataclass of dataclasses by its dotted path."""
+    options: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         if dataclasses.is_dataclass(value):
-            yield from leaves(value, f"{prefix}{field.name}.")
+            options |= flat(value, f"{prefix}{field.name}.")
         else:
-            yield prefix + field.name, value
+            options[prefix + field.name] = value
+    return options
 
 
 def override(config: C, changes: Mapping[str, Any], prefix: str = "") -> C:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpld.config._options import AgentConfig, Config, ModelConfig, PenaltyConfig
-from gpld.config._tree import ConfigError, leaves, suggestion
+from gpld.config._tree import ConfigError, flat, suggestion
 from gpld.tasks import GYM_PREFIX, SUITE
 
 
@@ -197,7 +197,7 @@ def _check_task(config: Config) -> None:
 
 
 def _check_ranges(config: Any, ranges: dict[str, Range], prefix: str) -> None:
-    values = dict(leaves(config))
+    values = flat(config)
     for path, allowed in ranges.items():
         if values[path] not in allowed:
             raise _refuse(prefix + path, values[path], str(allowed))
