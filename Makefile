@@ -23,7 +23,7 @@ TORCH_READY := .venv/.torch
 help:
 	@echo 'make setup      the virtual environment, in .venv, from requirements.lock'
 	@echo 'make train      train an agent on this machine'
-	@echo 'make test       the tests, about ten minutes the first time'
+	@echo 'make test       the tests that must pass'
 	@echo 'make test-full  the slow ones too'
 	@echo 'make bench      the benchmarks'
 	@echo 'make lint       ruff and pyright;  make format  applies what ruff can'

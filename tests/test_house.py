@@ -1,6 +1,7 @@
 """The house rules that a machine can hold: see CONTRIBUTING.md."""
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -34,6 +35,7 @@ ROOMS = (
     "envs",
     "population",
     "training",
+    "profiling",
     "analysis",
     "theory",
     "studies",
@@ -144,6 +146,18 @@ def test_importing_the_package_imports_nothing_heavy():
 def test_the_version_is_one_of_a_release():
     assert [part.isdigit() for part in gpld.__version__.split(".")] == [True] * 3
     assert f"## {gpld.__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.parametrize("code", re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S))
+def test_the_readmes_python_runs(code, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+
+
+def test_the_readme_links_to_what_exists():
+    targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
+    assert targets
+    assert [target for target in targets if not (ROOT / target).exists()] == []
 
 
 def test_the_lock_holds_what_the_project_asks_for():
