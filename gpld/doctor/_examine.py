@@ -134,7 +134,7 @@ def _device(result: _Result) -> Finding:
     memory = f", {_gib(found['memory'])} each" if found["memory"] else ""
     detail = f"{found['count']} x {found['kind']} ({found['platform']}){memory}"
     if found["platform"] == "cpu" and Path("/proc/driver/nvidia/version").exists():
-        remedy = "there is an NVIDIA driver, but JAX has no CUDA: `pip install 'gpld[cuda]'`"
+        remedy = "there is an NVIDIA driver, but JAX has no CUDA: `pip install 'jax[cuda13]<0.13'`"
         return Finding("device", detail, remedy)
     return Finding("device", detail)
 
