@@ -19,7 +19,7 @@ from gpld.distributions import twohot_mean
 from gpld.nets import Head, joint_linear
 from gpld.optimizer import laprop
 from gpld.types import Batch, Latent, Spaces
-from gpld.world_model import WorldModel
+from gpld.world_model import PenaltyNoise, WorldModel
 
 
 class Model(eqx.Module):
@@ -127,14 +127,17 @@ class Noise(NamedTuple):
 
     classes: Float[Array, "T B K"]
     dream: DreamNoise
+    penalty: PenaltyNoise
 
 
 def draw_noise(config: AgentConfig, model: Model, batch: Batch, key: PRNGKeyArray) -> Noise:
     """Random numbers for an update on a batch of this shape."""
-    classes, dream = jax.random.split(key)
+    classes, dream, penalty = jax.random.split(key, 3)
+    states = batch.reward.size
     return Noise(
         jax.random.uniform(classes, (*batch.reward.shape, config.model.stoch)),
-        behavior.draw_noise(config, model.policy, batch.reward.size, key=dream),
+        behavior.draw_noise(config, model.policy, states, key=dream),
+        world_model.draw_penalty_noise(config, states, key=penalty),
     )
 
 
@@ -152,6 +155,7 @@ def loss(
     """The one loss of all modules. `state` gives what is not trained by gradients."""
     prediction = world_model.predict(config, model.world, batch, noise.classes)
     seen = prediction.observed
+    penalties = world_model.penalties(config, model.world.dynamics, prediction, noise.penalty)
 
     flat = [x.reshape(-1, x.shape[-1]) for x in (seen.h, seen.z)]
     dream = behavior.imagine(model.world.dynamics, model.policy, *flat, noise.dream, unroll=config.unroll)
@@ -175,9 +179,13 @@ def loss(
     terms["policy"] = (1.0, dreamt.policy.mean())
     terms["value"] = (1.0, dreamt.value.mean())
     terms["replay_value"] = (config.behavior.replay_value, replay_value.mean())
+    for name, value in penalties.items():
+        initial = getattr(state.hyper, name)
+        terms[f"penalty_{name}"] = (world_model.penalty_weight(config.penalty, initial, state.updates), value)
     total = sum(weight * term for weight, term in terms.values())
 
     metrics = {f"loss/{name}": term for name, (_, term) in terms.items()} | {"loss/total": total}
+    metrics |= {f"weight/{name}": weight for name, (weight, _) in terms.items() if name.startswith("penalty")}
     metrics |= prediction.metrics | dreamt.metrics
     latents = jax.lax.stop_gradient(Latent(seen.h, seen.index.astype(jnp.uint8)))
     return total, LossOutput(latents, dreamt.normalizer, metrics)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from gpld import agent, interop
-from gpld.config import AgentConfig, BehaviorConfig, LossConfig, ModelConfig
+from gpld.config import AgentConfig, BehaviorConfig, LossConfig, ModelConfig, PenaltyConfig
 from gpld.types import Spaces
 
 FOLDER = Path(os.environ.get("GPLD_GOLDEN", Path(__file__).parent / "golden"))
@@ -63,6 +63,7 @@ class Golden:
             behavior=BehaviorConfig(
                 min_std=get("minstd", 0.1), max_std=get("maxstd", 1.0), **behavior
             ),
+            penalty=PenaltyConfig(posterior=get("post_lam", 0.0), rho=get("sample_frac", 1.0)),
         )
 
     def spaces(self, obs: str) -> Spaces:

@@ -3,11 +3,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpld import agent
+from gpld import agent, interop
 from gpld.agent import Noise
 from gpld.behavior import DreamNoise
 from gpld.config import AgentConfig, BehaviorConfig, ModelConfig, OptimizerConfig
 from gpld.types import Batch, Latent, Spaces
+from gpld.world_model import PenaltyNoise
 from gpld.world_model._rssm import _split, _split_posterior
 from tests.golden_files import Golden, assert_close, swap
 
@@ -36,7 +37,7 @@ def golden_loss():
     obs = {k: swap(g[f"obs/{k}"]) for k, _ in g.spaces("obs").obs}
     start = Latent(g["carry/deter"], jnp.argmax(g["carry/stoch"], -1).astype(jnp.uint8))
     batch = Batch(obs=obs, prev_action=swap(g["prevact"]), start=start, **flags)
-    noise = Noise(classes=_posterior_uniform(g, state.model), dream=_dream_noise(g, state.model))
+    noise = Noise(_posterior_uniform(g, state.model), _dream_noise(g, state.model), _penalty_noise(g))
     return g, config, state, batch, noise
 
 
@@ -63,15 +64,27 @@ def _dream_noise(g, model):
     return DreamNoise(_uniform_for(probs, jnp.argmax(z[1:], -1)), (action[:-1] - policy.mean) / policy.std)
 
 
-TERMS = {"rew": "reward", "con": "cont", "repval": "replay_value"}
+def _penalty_noise(g):
+    """States in time-major order, and the probes `[rows, n, C]` of the file as `[1, n, rows, C]`."""
+    batch, time = g["obs/reward"].shape
+    states = g["gp/indices"] % time * batch + g["gp/indices"] // time
+    probes = swap(g["gp/eps"])[None].astype(jnp.float32)
+    return PenaltyNoise(states, None, {"posterior": probes, "prior": None})
 
 
-def test_golden_loss_terms(golden_loss):
+TERMS = {"gp_post": "penalty_posterior", "rew": "reward", "con": "cont", "repval": "replay_value"}
+
+
+def test_golden_loss_and_gradients(golden_loss):
     g, config, state, batch, noise = golden_loss
-    _, out = jax.jit(agent.loss, static_argnums=0)(config, state.model, state, batch, noise)
+    gradient = jax.jit(jax.value_and_grad(agent.loss, argnums=1, has_aux=True), static_argnums=0)
+    (total, out), grads = gradient(config, state.model, state, batch, noise)
+    assert_close(total, g["total"], 2e-5, "total")
+    named = interop.to_reference(state._replace(model=grads))
+    for name, expected in g.under("grad").items():
+        assert_close(named[name], expected, 1e-4, name)
     for name, mean in g.under("loss_mean").items():
-        if name != "gp_post":
-            assert_close(out.metrics[f"loss/{TERMS.get(name, name)}"], mean, 2e-5, name)
+        assert_close(out.metrics[f"loss/{TERMS.get(name, name)}"], mean, 2e-5, name)
     assert_close(swap(out.latents.h), g["repfeat/deter"], 2e-5, "h")
     np.testing.assert_array_equal(swap(out.latents.z), jnp.argmax(g["repfeat/stoch"], -1))
     assert_close(out.latents.h[-1], g["next_carry/deter"], 2e-5, "next carry")

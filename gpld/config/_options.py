@@ -146,7 +146,7 @@ class PenaltyConfig:
     floor: float = 0.001
     """Smallest weight while the penalty is on; unused by 'none'."""
     start: int = 0
-    """Agent steps before the penalty starts."""
+    """Updates before the penalty starts."""
     decay_steps: int = 100_000
     """Updates over which linear, exponential and cosine decay."""
     step_interval: int = 10_000

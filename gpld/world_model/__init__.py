@@ -4,6 +4,7 @@ from gpld.world_model._decoder import Decoder
 from gpld.world_model._encoder import Encoder
 from gpld.world_model._loss import Prediction, predict
 from gpld.world_model._model import WorldModel
+from gpld.world_model._penalty import PenaltyNoise, draw_penalty_noise, penalties, penalty_weight
 from gpld.world_model._rssm import Dynamics, Observed, imagine_step, observe, step_posterior
 
 __all__ = [
@@ -11,10 +12,14 @@ __all__ = [
     "Dynamics",
     "Encoder",
     "Observed",
+    "PenaltyNoise",
     "Prediction",
     "WorldModel",
+    "draw_penalty_noise",
     "imagine_step",
     "observe",
+    "penalties",
+    "penalty_weight",
     "predict",
     "step_posterior",
 ]
