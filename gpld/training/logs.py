@@ -1,0 +1,273 @@
+"""Metrics of a run, by env steps: lines of JSON always, TensorBoard and Weights & Biases if asked for.
+
+`metrics.jsonl` is part of what a run computes: one object a line with `env_steps`, `updates` and the values,
+and the same bytes whether or not the run was killed and resumed. So no clock is in it. When each line was
+written is in `timing.jsonl`, which also keeps the lines of work that a crash undid.
+
+JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" and "-Infinity", and `read`
+gives them back as numbers.
+"""
+
+import json
+import math
+import os
+import time
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, runtime_checkable
+
+from gpld.config import ConfigError, LogConfig
+
+if TYPE_CHECKING:
+    import pandas
+
+METRICS = "metrics.jsonl"
+TIMING = "timing.jsonl"
+
+Hyperparameters = Mapping[str, Any]
+"""Dotted name of every option, and its value."""
+
+
+class Logs:
+    """Writes the metrics of one run.
+
+    `resume_at` is the env step of the checkpoint that the run goes on from, or None if it starts from the
+    beginning. Later lines of an earlier attempt are dropped, for they will be written again. So a checkpoint
+    must come after all lines of its env step.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: LogConfig,
+        hyperparameters: Hyperparameters,
+        *,
+        resume_at: int | None = None,
+    ):
+        self.path = folder / METRICS
+        """The file that is always written."""
+        folder.mkdir(parents=True, exist_ok=True)
+        last = -1 if resume_at is None else resume_at
+        _cut(self.path, last)
+        _cut(folder / TIMING, math.inf)
+        self._sinks: list[_Sink] = []
+        self._closing = ExitStack()
+        with self._closing as undo:  # if a sink cannot be opened
+            self._add(_Metrics(self.path))
+            self._add(_Timing(folder / TIMING))
+            if config.tensorboard:
+                self._add(_TensorBoard(folder, hyperparameters, last + 1))
+            if config.wandb:
+                self._add(_WandB(folder, hyperparameters))
+            self._closing = undo.pop_all()
+
+    def _add(self, sink: "_Sink") -> None:
+        self._sinks.append(sink)
+        self._closing.callback(sink.close)
+
+    def scalars(self, env_steps: int, updates: int, values: Mapping[str, SupportsFloat]) -> None:
+        """Log values at a number of env steps and updates; both never decrease."""
+        numbers = {name: float(value) for name, value in values.items()}
+        for sink in self._sinks:
+            sink.write(env_steps, updates, numbers)
+
+    def flush(self) -> None:
+        """Bring all lines to the disk, so that a checkpoint never outlives lines that came before it."""
+        for sink in self._sinks:
+            sink.flush()
+
+    def close(self) -> None:
+        """Finish all files."""
+        self._closing.close()
+
+    def __enter__(self) -> "Logs":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def read(folder: Path | str, file: str = METRICS) -> "pandas.DataFrame":
+    """A run's metrics (or `TIMING`) as a table: `env_steps`, `updates`, and floats, a column for each name.
+
+    Works on a run that is being written. A value that a line does not have is NaN.
+    """
+    import pandas
+
+    counts = {"env_steps": "int64", "updates": "int64"}
+    table = pandas.DataFrame([row for _, row in _rows(Path(folder) / file)])
+    if table.empty:
+        return pandas.DataFrame({name: pandas.Series(dtype=kind) for name, kind in counts.items()})
+    return table.astype({name: counts.get(name, "float64") for name in table})
+
+
+@runtime_checkable
+class _Sink(Protocol):
+    def write(self, env_steps: int, updates: int, values: Mapping[str, float]) -> None: ...
+    def flush(self) -> None: ...
+    def close(self) -> None: ...
+
+
+class _Lines:
+    """A growing file of JSON objects. Each line reaches the system whole before the next is made."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        with _naming(path):
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+
+    def append(self, row: Mapping[str, int | float | str]) -> None:
+        line = json.dumps(row, allow_nan=False).encode() + b"\n"
+        with _naming(self._path):
+            while line:  # a disk that is nearly full takes only a part
+                line = line[os.write(self._file, line) :]
+
+    def flush(self) -> None:
+        with _naming(self._path):
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+class _Metrics(_Lines):
+    def write(self, env_steps: int, updates: int, values: Mapping[str, float]) -> None:
+        encoded = {name: x if math.isfinite(x) else json.dumps(x) for name, x in values.items()}
+        self.append({"env_steps": env_steps, "updates": updates, **encoded})
+
+
+class _Timing(_Lines):
+    def __init__(self, path: Path):
+        super().__init__(path)
+        self._start = time.monotonic()
+
+    def write(self, env_steps: int, updates: int, values: Mapping[str, float]) -> None:
+        seconds = round(time.monotonic() - self._start, 3)
+        self.append(
+            {"env_steps": env_steps, "updates": updates, "seconds": seconds, "time": round(time.time(), 3)}
+        )
+
+
+class _TensorBoard:
+    """Event files in the run folder, so that TensorBoard calls the run by the folder's name.
+
+    Written here and now: tensorboardX's `SummaryWriter` writes in a thread, and waits for ever once a full
+    disk has ended that thread.
+    """
+
+    FLUSH_SECONDS = 15.0
+
+    def __init__(self, folder: Path, hyperparameters: Hyperparameters, purge_from: int):
+        tensorboard = _needed("tensorboardX", "log.tensorboard", "pip install tensorboardX")
+        self._protocol, self._folder, self._flushed = tensorboard.proto, folder, -math.inf
+        # Names carry the second of their start: number them, lest a quick restart overwrites its predecessor.
+        earlier = sum(1 for _ in folder.glob("events.out.tfevents.*"))
+        with _naming(folder):
+            self._events = tensorboard.event_file_writer.EventsWriter(
+                str(folder / "events"), f".{earlier:04d}"
+            )
+        # TensorBoard forgets points from this step on: they are those of an attempt that did not last.
+        session = self._protocol.event_pb2.SessionLog
+        self._write(purge_from, session_log=session(status=session.START))
+        plain = {k: x if isinstance(x, (bool, int, float)) else str(x) for k, x in hyperparameters.items()}
+        experiment, start, _ = tensorboard.summary.hparams(plain, {"eval/return": 0.0})
+        self._write(purge_from, summary=experiment)
+        self._write(purge_from, summary=start)
+
+    def write(self, env_steps: int, updates: int, values: Mapping[str, float]) -> None:
+        summary = self._protocol.summary_pb2.Summary
+        named = {"updates": float(updates), **values}
+        points = [summary.Value(tag=name, simple_value=x) for name, x in named.items()]
+        self._write(env_steps, summary=summary(value=points))
+
+    def _write(self, step: int, **content: Any) -> None:
+        event = self._protocol.event_pb2.Event(wall_time=time.time(), step=step, **content)
+        with _naming(self._folder):
+            self._events.write_event(event)
+        if time.monotonic() - self._flushed > self.FLUSH_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        with _naming(self._folder):
+            self._events.flush()
+        self._flushed = time.monotonic()
+
+    def close(self) -> None:
+        with _naming(self._folder):
+            self._events.close()
+
+
+class _WandB:
+    """One Weights & Biases run for all starts of ours. It ignores steps that it already has."""
+
+    def __init__(self, folder: Path, hyperparameters: Hyperparameters):
+        wandb = _needed("wandb", "log.wandb", "pip install 'gpld[wandb]'")
+        name = folder / "wandb-id"
+        if not name.exists():
+            name.write_text(uuid.uuid4().hex[:12])
+        self._run = wandb.init(
+            project="gpld",
+            name=folder.resolve().name,
+            id=name.read_text(),
+            resume="allow",
+            dir=str(folder),
+            config=dict(hyperparameters),
+        )
+
+    def write(self, env_steps: int, updates: int, values: Mapping[str, float]) -> None:
+        self._run.log({"updates": updates, **values}, step=env_steps)
+
+    def flush(self) -> None:
+        pass  # its own process sends what it has
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _needed(module: str, option: str, remedy: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigError(
+            f"{option}: needs {module}, which is not installed: {remedy}, or turn {option} off"
+        ) from error
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Name the file in the system's errors, which do not when they come from a write."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """Every whole line and what it says. A last line without its end is torn, or being written."""
+    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith(b"\n"):
+            return
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        if not isinstance(row, dict) or not {"env_steps", "updates"} <= row.keys():
+            raise ValueError(f"{path}, line {number}: not a line of metrics: {line[:60]!r}")
+        yield line, row
+
+
+def _cut(path: Path, last: int | float) -> None:
+    """Drop the lines after env step `last`, and a torn line: all at once, or nothing."""
+    if not path.exists():
+        return
+    size = 0
+    for line, row in _rows(path):
+        if row["env_steps"] > last:
+            break
+        size += len(line)
+    with _naming(path):
+        os.truncate(path, size)
