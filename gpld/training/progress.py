@@ -1,0 +1,159 @@
+"""What a run shows while it trains: a live display in a terminal, a line now and then elsewhere."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import NamedTuple
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+LOSSES = ("loss/total", "loss/dyn", "loss/reward", "loss/policy", "loss/value", "loss/penalty")
+"""Losses that are shown, where a run has them."""
+
+PLAIN_SECONDS = 30.0
+"""Time between two lines where there is no terminal."""
+
+
+class Progress:
+    """Shows a run's progress while it is entered: `with Progress(...) as progress`.
+
+    A terminal is redrawn four times a second by a thread of its own, also while the loop compiles or waits:
+    `update` only takes notes.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        title: str,
+        *,
+        start: int = 0,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._total, self._title, self._clock = total, title, clock
+        self._console = console or Console()
+        self._speed = Speed()
+        self._count = Count(clock(), start, 0)
+        self._values: Mapping[str, float] = {}
+        self._started = self._printed = clock()
+        plain = not self._console.is_terminal or self._console.is_dumb_terminal
+        self._live = (
+            None if plain else Live(console=self._console, get_renderable=self._picture, refresh_per_second=4)
+        )
+
+    def update(self, *, env_steps: int, updates: int, values: Mapping[str, float] | None = None) -> None:
+        """Note how far the run is, and the latest values of metrics. Cheap enough for every iteration."""
+        self._count = Count(self._clock(), env_steps, updates)
+        self._speed.add(self._count)
+        if values:
+            self._values = {**self._values, **values}
+        if self._live is None and self._count.time - self._printed >= PLAIN_SECONDS:
+            self._print_line()
+
+    def message(self, text: str) -> None:
+        """Print a line that stays, above the display."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def facts(self) -> dict[str, str]:
+        """What is known now, by name."""
+        count, values, speed = self._count, self._values, self._speed.per_second()
+        share = count.env_steps / self._total if self._total else 1.0
+        facts = {"env steps": f"{count.env_steps:,} of {self._total:,} ({share:.0%})"}
+        facts["updates"] = f"{count.updates:,}"
+        facts["time"] = f"{_duration(self._clock() - self._started)} passed"
+        if speed:
+            facts["speed"] = f"{_number(speed.env_steps)} env steps/s, {_number(speed.updates)} updates/s"
+            if speed.env_steps > 0:
+                left = max(0, self._total - count.env_steps) / speed.env_steps
+                facts["time"] += f", {_duration(left)} left"
+        if "train/return" in values:
+            facts["training return"] = f"{values['train/return']:.1f}"
+        if "eval/return" in values:
+            episodes = int(values.get("eval/episodes", 1))
+            mean = f" (mean of {episodes} episodes)" if episodes > 1 else ""
+            facts["evaluation return"] = f"{values['eval/return']:.1f}{mean}"
+        losses = [
+            f"{name.removeprefix('loss/')} {_number(values[name])}" for name in LOSSES if name in values
+        ]
+        if losses:
+            facts["losses"] = ", ".join(losses)
+        if values.get("updates/skipped"):
+            facts["skipped updates"] = f"{values['updates/skipped']:.0f} (not finite)"
+        return facts
+
+    def __enter__(self) -> "Progress":
+        if self._live:
+            self._live.start()
+        else:
+            self.message(self._title)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live:
+            self._live.stop()
+        else:
+            self._print_line()
+
+    def _print_line(self) -> None:
+        self._printed = self._clock()
+        self.message("; ".join(f"{name} {fact}" for name, fact in self.facts().items()))
+
+    def _picture(self) -> Group:
+        table = Table.grid(padding=(0, 2))
+        for name, fact in self.facts().items():
+            style = "bold yellow" if name == "skipped updates" else "bold" if "return" in name else ""
+            table.add_row(Text(name, style="dim"), Text(fact, style=style))
+        bar = Table.grid()  # a bar alone does not end its line
+        bar.add_row(ProgressBar(total=self._total, completed=self._count.env_steps, width=60))
+        return Group(Text(self._title, style="bold cyan"), bar, table)
+
+
+class Count(NamedTuple):
+    """How far a run is at a time, in seconds; or how much of it passes in a time."""
+
+    time: float
+    env_steps: float
+    updates: float
+
+
+class Speed:
+    """Speed over a moving window. What was before the first count, a resumed run's past, is not in it."""
+
+    def __init__(self, window: float = 60.0):
+        self._window = window
+        self._counts: deque[Count] = deque()
+
+    def add(self, count: Count) -> None:
+        """Note a count. Those that come quickly replace each other, so that few are kept."""
+        counts = self._counts
+        if len(counts) > 1 and count.time - counts[-2].time < self._window / 120:
+            counts[-1] = count
+        else:
+            counts.append(count)
+        while len(counts) > 2 and count.time - counts[1].time >= self._window:
+            counts.popleft()
+
+    def per_second(self) -> Count | None:
+        """Env steps and updates per second, or None if it is too early to tell."""
+        if len(self._counts) < 2:
+            return None
+        first, last = self._counts[0], self._counts[-1]
+        seconds = last.time - first.time
+        if seconds <= 0:
+            return None
+        return Count(
+            1.0, (last.env_steps - first.env_steps) / seconds, (last.updates - first.updates) / seconds
+        )
+
+
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _number(x: float) -> str:
+    return f"{x:,.0f}" if 1000 <= abs(x) < 1e6 else f"{x:.3g}"
