@@ -12,7 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-LOSSES = ("loss/total", "loss/dyn", "loss/reward", "loss/policy", "loss/value", "loss/penalty")
+LOSSES = ("loss/total", "loss/dyn", "loss/reward", "loss/policy", "loss/value", "loss/penalty_posterior")
 """Losses that are shown, where a run has them."""
 
 PLAIN_SECONDS = 30.0
