@@ -141,7 +141,9 @@ def main(options: Options) -> list[dict]:
 
 
 def _table(rows: Sequence[dict]) -> Table:
-    table = Table("runs", "variant", "rho", "ms per update and run", "spread", "ratio", "compile s", "temporary GiB")
+    table = Table(
+        "runs", "variant", "rho", "ms per update and run", "spread", "ratio", "compile s", "temporary GiB"
+    )
     for row in rows:
         table.add_row(
             str(row["runs"]),

@@ -70,8 +70,14 @@ def to_reference(state: AgentState) -> dict[str, np.ndarray]:
     names, leaves, _ = _named(state.model)
     arrays = dict(zip(names, map(np.asarray, leaves), strict=True))
     slow_names, slow_leaves, _ = _named(eqx.tree_at(lambda model: model.value, state.model, state.slow_value))
-    slow = {f"slow{n}": np.asarray(a) for n, a in zip(slow_names, slow_leaves, strict=True) if n.startswith("val/")}
-    return arrays | slow | {name: np.asarray(a) for name, a in zip(_NORMALIZER, state.normalizer, strict=True)}
+    slow = {
+        f"slow{n}": np.asarray(a)
+        for n, a in zip(slow_names, slow_leaves, strict=True)
+        if n.startswith("val/")
+    }
+    return (
+        arrays | slow | {name: np.asarray(a) for name, a in zip(_NORMALIZER, state.normalizer, strict=True)}
+    )
 
 
 def from_reference(state: AgentState, arrays: Mapping[str, Any], *, partial: bool = False) -> AgentState:

@@ -46,6 +46,14 @@ def compilation_cache() -> Path:
     return Path(caches) / "gpld" / "jax"
 
 
+def use_compilation_cache() -> None:
+    """Let JAX keep compiled programs between processes, unless it was told where already."""
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
+
+
 def _group_limits(root: Path, membership: Path = Path("/proc/self/cgroup")) -> list[Memory]:
     """Memory limits of the control groups (version 2) this process is in, innermost first."""
     lines = membership.read_text().splitlines() if membership.exists() else []

@@ -60,9 +60,7 @@ class Golden:
                 bins=len(value),
             ),
             loss=LossConfig(free_nats=get("free_nats", 1.0)),
-            behavior=BehaviorConfig(
-                min_std=get("minstd", 0.1), max_std=get("maxstd", 1.0), **behavior
-            ),
+            behavior=BehaviorConfig(min_std=get("minstd", 0.1), max_std=get("maxstd", 1.0), **behavior),
             penalty=PenaltyConfig(posterior=get("post_lam", 0.0), rho=get("sample_frac", 1.0)),
         )
 

@@ -106,8 +106,18 @@ def test_golden_slow_value():
 
 TINY = AgentConfig(
     model=ModelConfig(
-        deter=16, hidden=8, stoch=3, classes=4, units=8, blocks=4, bins=15, policy_layers=1, value_layers=1,
-        encoder_layers=1, decoder_layers=1, prior_layers=1,
+        deter=16,
+        hidden=8,
+        stoch=3,
+        classes=4,
+        units=8,
+        blocks=4,
+        bins=15,
+        policy_layers=1,
+        value_layers=1,
+        encoder_layers=1,
+        decoder_layers=1,
+        prior_layers=1,
     ),
     behavior=BehaviorConfig(horizon=3),
     optimizer=OptimizerConfig(learning_rate=1e-2, warmup=0),
@@ -163,7 +173,9 @@ def test_an_update_is_compiled_once_donates_its_state_and_stays_on_the_device():
     text = program.as_text()
     for transfer in ("outfeed", "infeed", "send(", "host-transfer", "callback"):
         assert transfer not in text
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(state) if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key))
+    size = sum(
+        leaf.nbytes for leaf in jax.tree.leaves(state) if not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+    )
     # All of the state is updated in place.
     assert program.memory_analysis().alias_size_in_bytes >= size - 1024
     with jax.transfer_guard("disallow"):
@@ -204,7 +216,9 @@ def test_a_non_finite_update_changes_nothing_but_the_counters(broken):
         state, _, metrics = update(TINY, state, bad)
         assert metrics["updates/skipped"] == metrics["updates/skipped_in_row"] == count
     for name in ("model", "slow_value", "optimizer", "normalizer"):
-        for got, want in zip(jax.tree.leaves(getattr(state, name)), jax.tree.leaves(getattr(before, name)), strict=True):
+        for got, want in zip(
+            jax.tree.leaves(getattr(state, name)), jax.tree.leaves(getattr(before, name)), strict=True
+        ):
             np.testing.assert_array_equal(got, want)
     state, _, metrics = update(TINY, state, good)
     assert metrics["updates/skipped"] == 2

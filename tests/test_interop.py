@@ -38,7 +38,9 @@ def test_round_trip(state):
 
 
 def test_without_a_slow_value_it_becomes_a_copy_of_the_value(state):
-    arrays = {k: v for k, v in interop.to_reference(state).items() if not k.startswith(("slowval", "retnorm"))}
+    arrays = {
+        k: v for k, v in interop.to_reference(state).items() if not k.startswith(("slowval", "retnorm"))
+    }
     other = interop.from_reference(agent.init(TINY, SPACES, jax.random.key(1)), arrays)
     assert same(other.slow_value, state.model.value)
 
@@ -70,7 +72,9 @@ def test_pickled_checkpoints(state, tmp_path, nesting, protocol):
 def test_files_written_before_numpy_2_are_read(state, tmp_path):
     path = tmp_path / "old.pkl"
     path.write_bytes(pickle.dumps(interop.to_reference(state), 2).replace(b"numpy._core", b"numpy.core"))
-    assert same(interop.read_checkpoint(path)["dyn/obs0/kernel"], interop.to_reference(state)["dyn/obs0/kernel"])
+    assert same(
+        interop.read_checkpoint(path)["dyn/obs0/kernel"], interop.to_reference(state)["dyn/obs0/kernel"]
+    )
 
 
 class _Malicious:

@@ -17,8 +17,18 @@ BEST = STEPS - 1
 SPACES = Spaces.of({"state": (3,)}, 2, discrete=True)
 CONFIG = AgentConfig(
     model=ModelConfig(
-        deter=32, hidden=16, stoch=4, classes=4, units=32, blocks=4, bins=41, policy_layers=1, value_layers=1,
-        encoder_layers=1, decoder_layers=1, prior_layers=1,
+        deter=32,
+        hidden=16,
+        stoch=4,
+        classes=4,
+        units=32,
+        blocks=4,
+        bins=41,
+        policy_layers=1,
+        value_layers=1,
+        encoder_layers=1,
+        decoder_layers=1,
+        prior_layers=1,
     ),
     behavior=BehaviorConfig(horizon=8, discount_horizon=20),
     optimizer=OptimizerConfig(learning_rate=3e-3, warmup=50),
@@ -33,8 +43,17 @@ def environment_step(place, clock, action):
     reward = jnp.where(~first & (place == 2), 1.0, 0.0)
     last = clock == STEPS
     never = jnp.zeros(STREAMS, bool)
-    return place, clock, {"obs": {"state": jax.nn.one_hot(place, 3)}, "reward": reward, "is_first": first,
-                          "is_last": last, "is_terminal": never}
+    return (
+        place,
+        clock,
+        {
+            "obs": {"state": jax.nn.one_hot(place, 3)},
+            "reward": reward,
+            "is_first": first,
+            "is_last": last,
+            "is_terminal": never,
+        },
+    )
 
 
 def advance(carry, key, learn):

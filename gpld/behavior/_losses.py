@@ -103,7 +103,9 @@ def replay_value_loss(
     """The value's loss on replayed states, whose returns are bootstrapped with imagined ones."""
     discount = 1 - 1 / config.discount_horizon
     returns = replay_returns(reward, is_last, is_terminal, bootstrap, trace=config.trace, discount=discount)
-    loss = _value_loss(config, value_logits[:-1], returns, twohot_mean(jax.lax.stop_gradient(slow_logits[:-1])))
+    loss = _value_loss(
+        config, value_logits[:-1], returns, twohot_mean(jax.lax.stop_gradient(slow_logits[:-1]))
+    )
     return jnp.where(is_last[:-1], 0.0, loss)
 
 

@@ -25,7 +25,9 @@ class PolicyHead(eqx.Module):
         mlp_key, *keys = jax.random.split(key, 3)
         names = ("logits",) if spaces.discrete else ("mean", "stddev")
         return cls(
-            MLP.init(model.deter + model.stoch * model.classes, model.units, model.policy_layers, key=mlp_key),
+            MLP.init(
+                model.deter + model.stoch * model.classes, model.units, model.policy_layers, key=mlp_key
+            ),
             {
                 name: Linear.init(model.units, spaces.actions, scale=0.01, key=k)
                 for name, k in zip(names, keys, strict=False)

@@ -33,7 +33,12 @@ class Dynamics(eqx.Module):
     def init(cls, config: ModelConfig, actions: int, *, key: PRNGKeyArray) -> "Dynamics":
         """Freshly initialised dynamics."""
         keys = jax.random.split(key, 7)
-        deter, hidden, blocks, code = config.deter, config.hidden, config.blocks, config.stoch * config.classes
+        deter, hidden, blocks, code = (
+            config.deter,
+            config.hidden,
+            config.blocks,
+            config.stoch * config.classes,
+        )
         widths = (deter, code, actions)
         return cls(
             inputs=tuple(Dense.init(width, hidden, key=k) for width, k in zip(widths, keys, strict=False)),

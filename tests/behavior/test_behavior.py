@@ -116,7 +116,9 @@ def test_golden_dream_gradients(returns):
 def test_golden_replay_value_loss(returns):
     x = {k: swap(v) for k, v in returns.under("repl").items()}
     config = dataclasses.replace(
-        _behavior(returns), slow_weight=returns.scalar("cfg_repl/slowreg"), trace=returns.scalar("cfg_repl/lam")
+        _behavior(returns),
+        slow_weight=returns.scalar("cfg_repl/slowreg"),
+        trace=returns.scalar("cfg_repl/lam"),
     )
 
     def loss(config, logits):
@@ -152,7 +154,9 @@ def test_golden_percentiles(returns):
 @settings(max_examples=20, deadline=None)
 @given(st.integers(1, 12), st.floats(0, 1), st.integers(0, 1000))
 def test_returns_equal_the_plain_recursion(steps, trace, seed):
-    reward, cont, value = (np.asarray(jax.random.uniform(k, (steps + 1, 3))) for k in jax.random.split(jax.random.key(seed), 3))
+    reward, cont, value = (
+        np.asarray(jax.random.uniform(k, (steps + 1, 3))) for k in jax.random.split(jax.random.key(seed), 3)
+    )
     got = dream_returns(jnp.asarray(reward), jnp.asarray(cont), jnp.asarray(value), trace=trace, discount=0.9)
     last, expected = value[-1], []
     for t in reversed(range(steps)):

@@ -61,7 +61,12 @@ def test_gradients_of_observe_equal_autodiff(time, batch, blocks, width, layers,
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(_rssm, "deferred_scan", scan)
             seen = observe(dynamics, Latent(h, z), e, action, is_first, uniform)
-        return jnp.sum(weights * seen.h) + jnp.sum(jnp.sin(seen.logits)) + jnp.sum(seen.z**2) + jnp.sum(seen.first)
+        return (
+            jnp.sum(weights * seen.h)
+            + jnp.sum(jnp.sin(seen.logits))
+            + jnp.sum(seen.z**2)
+            + jnp.sum(seen.first)
+        )
 
     @jax.jit
     def gradients(*x):
@@ -98,7 +103,9 @@ def test_under_vmap_over_runs():
 
 def test_unrolling_changes_nothing():
     got = jax.grad(_toy_loss, 1)(deferred_scan, *_toy(), unroll=3)
-    np.testing.assert_allclose(got["b"].weight, jax.grad(_toy_loss, 1)(plain_scan, *_toy())["b"].weight, rtol=1e-5)
+    np.testing.assert_allclose(
+        got["b"].weight, jax.grad(_toy_loss, 1)(plain_scan, *_toy())["b"].weight, rtol=1e-5
+    )
 
 
 def test_backward_scan_forms_no_weight_gradients():

@@ -81,10 +81,14 @@ def test_golden_kl_losses(rssm):
     free = g.scalar("cfg/free_nats")
 
     def losses(post, prior):
-        return _kl_losses(d.mixed_softmax(post, dynamics.unimix), d.mixed_softmax(prior, dynamics.unimix), free)
+        return _kl_losses(
+            d.mixed_softmax(post, dynamics.unimix), d.mixed_softmax(prior, dynamics.unimix), free
+        )
 
     assert_close(
-        d.kl(d.mixed_softmax(post, dynamics.unimix), d.mixed_softmax(prior, dynamics.unimix)), g["kl/raw"], 1e-5
+        d.kl(d.mixed_softmax(post, dynamics.unimix), d.mixed_softmax(prior, dynamics.unimix)),
+        g["kl/raw"],
+        1e-5,
     )
     for name, value in losses(post, prior).items():
         assert_close(value, g[f"kl/{name}"], 1e-5, name)

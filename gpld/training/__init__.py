@@ -1,0 +1,8 @@
+"""Training and evaluation of runs, and what is kept of them."""
+
+from gpld.training.checkpoints import CheckpointError as CheckpointError
+from gpld.training.evaluation import evaluate as evaluate
+from gpld.training.evaluation import play as play
+from gpld.training.loop import Result as Result
+from gpld.training.loop import TrainingStopped as TrainingStopped
+from gpld.training.loop import train as train
