@@ -30,10 +30,8 @@ from gpld.training.checkpoints import Checkpoints
 from gpld.training.evaluation import evaluate
 from gpld.training.logs import Logs
 from gpld.training.progress import Progress
+from gpld.training.saved import CHECKPOINTS, CONFIG, write_spaces
 from gpld.types import Spaces
-
-CONFIG = "config.json"
-"""The resolved configuration, in the folder of every run."""
 
 # What may change between two starts of a run, because no bit of training depends on it.
 _FREE = ("checkpoint.", "log.", "env.threads", "env.timeout")
@@ -50,6 +48,8 @@ class Result(NamedTuple):
     env_steps: int
     finished: bool
     """False if it was interrupted; the same command goes on with it."""
+    signal: int | None = None
+    """What interrupted it: SIGINT (Ctrl-C) or SIGTERM."""
 
 
 def train(config: Config, folder: str | Path, *, task: Callable[[], Any] | None = None) -> Result:
@@ -59,10 +59,10 @@ def train(config: Config, folder: str | Path, *, task: Callable[[], Any] | None 
     _claim(config, folder)
     machine.use_compilation_cache()
     with _interruptible() as interrupted, Run(config, folder, task) as run:
-        while not run.finished and not interrupted():
+        while not run.finished and interrupted() is None:
             run.advance()
         run.save()
-        return Result(folder, run.env_steps, run.finished)
+        return Result(folder, run.env_steps, run.finished, None if run.finished else interrupted())
 
 
 def _claim(config: Config, folder: Path) -> None:
@@ -87,8 +87,8 @@ def _claim(config: Config, folder: Path) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[Callable[[], bool]]:
-    """Turn Ctrl-C and SIGTERM into a question that is asked between iterations."""
+def _interruptible() -> Iterator[Callable[[], int | None]]:
+    """Turn Ctrl-C and SIGTERM into a question that is asked between iterations: which of them came?"""
     received: list[int] = []
     # A second Ctrl-C ends the process at once.
     handlers = {
@@ -96,7 +96,7 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
         for number in (signal.SIGINT, signal.SIGTERM)
     }
     try:
-        yield lambda: bool(received)
+        yield lambda: received[0] if received else None
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
@@ -125,7 +125,7 @@ class Run:
             """What the environments gave last, if it has not been looked at yet."""
             self._phase: Literal["new", "stepping", "waiting"] = "new"
             self.checkpoints = stack.enter_context(
-                Checkpoints(folder / "checkpoints", keep=config.checkpoint.keep)
+                Checkpoints(folder / CHECKPOINTS, keep=config.checkpoint.keep)
             )
             messages = [placed, *self._restore()]
             resume_at = self.env_steps if self.iterations else None
@@ -133,6 +133,7 @@ class Run:
                 Logs(folder, config.log, options.flat(config), resume_at=resume_at)
             )
             provenance.record(folder, self.env_steps)
+            write_spaces(folder, spaces)
             title = f"{config.task}, seed {config.seed}"
             self.progress = stack.enter_context(Progress(config.env_steps, title, start=self.env_steps))
             for message in messages:

@@ -1,0 +1,73 @@
+"""A trained agent as its run folder holds it: options, spaces and parameters, without what was lived through."""
+
+import json
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+
+from gpld import agent
+from gpld import config as options
+from gpld.agent import Model
+from gpld.config import Config, ConfigError
+from gpld.training.checkpoints import CheckpointError, Checkpoints
+from gpld.types import Spaces
+
+CONFIG = "config.json"
+"""The resolved configuration, in the folder of every run."""
+
+SPACES = "spaces.json"
+"""What the agent observes and does, so that it can act where its environment is not installed."""
+
+CHECKPOINTS = "checkpoints"
+"""The folder of checkpoints in that of a run."""
+
+
+class Trained(NamedTuple):
+    """An agent after `env_steps` of its run."""
+
+    folder: Path
+    config: Config
+    spaces: Spaces
+    model: Model
+    env_steps: int
+    updates: int
+
+
+def load(folder: str | Path) -> Trained:
+    """The agent of a run's newest good checkpoint. The run may be under way."""
+    folder = Path(folder)
+    for name in (CONFIG, SPACES):
+        if not (folder / name).exists():
+            raise ConfigError(f"run: {str(folder)!r} is not the folder of a run (it has no {name})")
+    config, spaces = options.load(folder / CONFIG), read_spaces(folder)
+    shapes = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0))
+    with Checkpoints(folder / CHECKPOINTS) as checkpoints:
+        found = checkpoints.restore({"agent": {"model": shapes.model}}, part=True)
+    if found is None:
+        raise CheckpointError(
+            f"{folder} has no checkpoint yet: a run writes one every {config.checkpoint.minutes:g} minutes "
+            "(checkpoint.minutes) and when it ends"
+        )
+    model = found.arrays["agent"]["model"]
+    return Trained(folder, config, spaces, model, found.step, found.info["updates"])
+
+
+def write_spaces(folder: Path, spaces: Spaces) -> None:
+    """Keep a run's spaces with it, in one move."""
+    values = {"obs": dict(spaces.obs), "actions": spaces.actions, "discrete": spaces.discrete}
+    path = folder / SPACES
+    unfinished = path.with_name(path.name + ".partial")
+    unfinished.write_text(json.dumps(values, indent=2) + "\n")
+    unfinished.replace(path)
+
+
+def read_spaces(folder: Path) -> Spaces:
+    """The spaces that `write_spaces` wrote."""
+    path = folder / SPACES
+    try:
+        values = json.loads(path.read_text())
+        return Spaces.of(values["obs"], values["actions"], values["discrete"])
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path}: not a description of spaces ({error!r})") from error
