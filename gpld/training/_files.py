@@ -1,0 +1,109 @@
+"""Files that survive a crash: hashed while they are written, on the disk before anything counts on them."""
+
+import hashlib
+import io
+import os
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+BLOCK = 2**24
+"""Bytes hashed and written at a time."""
+
+TEMPORARY = ".tmp-"
+"""How the names of things begin that are not complete, or no longer."""
+
+
+class Digest(NamedTuple):
+    """What a file must look like when it is read again."""
+
+    size: int
+    sha256: str
+
+
+def write(path: Path, *parts: bytes | np.ndarray) -> Digest:
+    """Write bytes, or arrays of bytes, one after the other to a new file that is then safe on the disk."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("xb") as file:
+        for part in map(memoryview, parts):
+            for begin in range(0, len(part), BLOCK):
+                block = part[begin : begin + BLOCK]
+                digest.update(block)
+                file.write(block)
+            size += len(part)
+        file.flush()
+        os.fsync(file.fileno())
+    return Digest(size, digest.hexdigest())
+
+
+def write_array(path: Path, array: np.ndarray) -> Digest:
+    """Write an array as .npy, without another copy of it in memory."""
+    array, header = np.ascontiguousarray(array), io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, np.lib.format.header_data_from_array_1_0(array))
+    return write(path, header.getvalue(), array.reshape(-1).view(np.uint8))
+
+
+def seal(path: Path) -> Digest:
+    """Make a file that others wrote safe on the disk, and hash it."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
+        return Digest(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+
+
+def problem(path: Path, expected: Digest) -> str | None:
+    """What is wrong with a file, in words, or nothing."""
+    try:
+        size = path.stat().st_size
+        if size != expected.size:
+            return f"{path} has {size} bytes instead of {expected.size}"
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
+                return f"{path} does not match its checksum"
+    except FileNotFoundError:
+        return f"{path} is missing"
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror})"
+    return None
+
+
+def files_in(folder: Path) -> list[Path]:
+    """All files of a folder and of those inside it."""
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder safe on the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_tree(folder: Path) -> None:
+    """`sync_folder` for a folder and all folders in it."""
+    for path in [*folder.rglob("*"), folder]:
+        if path.is_dir():
+            sync_folder(path)
+
+
+def temporary(path: Path) -> Path:
+    """Where to write what shall become `path`."""
+    return path.with_name(TEMPORARY + path.name)
+
+
+def publish(path: Path) -> None:
+    """Give what was written to `temporary(path)` its name, in one step."""
+    os.replace(temporary(path), path)
+    sync_folder(path.parent)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder so that, whatever happens, nobody takes what is left of it for the whole."""
+    if not path.name.startswith(TEMPORARY):
+        doomed = temporary(path)
+        os.replace(path, doomed)
+        path = doomed
+    shutil.rmtree(path)

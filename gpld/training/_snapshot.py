@@ -1,0 +1,167 @@
+"""A run at one moment, on its way to the disk and back."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import PyTree
+
+from gpld.replay import Replay, export_latents, export_steps, stored
+from gpld.replay import restore as restore_replay
+from gpld.training import _files, _trees
+from gpld.training._manifest import ARRAYS, BLOBS, LATENTS, CheckpointError, Chunk, Manifest, span
+from gpld.training._trees import HostTree
+
+PIECE_BYTES = 2**28
+"""Latents moved between device and host at a time: the device may have no room for a copy of them all."""
+
+
+class Restored(NamedTuple):
+    """A checkpoint, read."""
+
+    step: int
+    arrays: PyTree
+    replay: Replay | None
+    blobs: dict[str, bytes]
+    info: dict[str, Any]
+
+
+class Piece(NamedTuple):
+    """The latents of the steps [`begin`, `end`)."""
+
+    begin: int
+    end: int
+    latents: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a checkpoint holds, in host memory, where training cannot change it."""
+
+    step: int
+    tree: HostTree
+    held: range
+    """Steps that the replay holds."""
+    new: range
+    """Those of them that no checkpoint holds yet."""
+    rows: np.ndarray
+    """The new steps, `[..., n, F]`."""
+    pieces: list[Piece]
+    consumed: int | list[int]
+    blobs: dict[str, bytes]
+    info: dict[str, Any]
+
+    @classmethod
+    def take(
+        cls,
+        step: int,
+        arrays: PyTree,
+        replay: Replay,
+        blobs: dict[str, bytes],
+        info: dict[str, Any],
+        since: int,
+    ) -> "Snapshot":
+        """Copy everything; of the replay's steps, those from `since` on."""
+        held = stored(replay)
+        new = range(max(held.start, since), held.stop)
+        return cls(
+            step=step,
+            tree=_trees.fetch(arrays),
+            held=held,
+            new=new,
+            rows=np.asarray(export_steps(replay, new.start, new.stop)),
+            pieces=list(_pieces(replay, held)),
+            consumed=np.asarray(replay.consumed).tolist(),
+            blobs=dict(blobs),
+            info=json.loads(json.dumps(info)),
+        )
+
+    def write_steps(self, folder: Path) -> list[Chunk]:
+        """Write the new steps, if there are any, as one more chunk, which is then complete."""
+        if not self.new:
+            return []
+        path = folder / f"{span(self.new.start, self.new.stop)}.npy"
+        digest = _files.write_array(_files.temporary(path), self.rows)
+        _files.publish(path)
+        return [Chunk(self.new.start, self.new.stop, digest)]
+
+    def write(self, folder: Path, chunks: list[Chunk]) -> Manifest:
+        """Write all but the steps to a new folder, on top of all chunks written so far."""
+        for name in (LATENTS, BLOBS):
+            (folder / name).mkdir(parents=True)
+        _trees.write(folder / ARRAYS, self.tree.values)
+        files = {path: _files.seal(path) for path in _files.files_in(folder)}
+        for piece in self.pieces:
+            for name, values in piece.latents.items():
+                path = folder / _latents_name(piece.begin, piece.end, name)
+                files[path] = _files.write_array(path, values)
+        for name, data in self.blobs.items():
+            files[folder / BLOBS / name] = _files.write(folder / BLOBS / name, data)
+        manifest = Manifest(
+            step=self.step,
+            begin=self.held.start,
+            end=self.held.stop,
+            consumed=self.consumed,
+            chunks=[chunk for chunk in chunks if chunk.end > self.held.start],
+            pieces=[(piece.begin, piece.end) for piece in self.pieces],
+            arrays=self.tree.specs,
+            keys=self.tree.keys,
+            info=self.info,
+            files={path.relative_to(folder).as_posix(): digest for path, digest in files.items()},
+        )
+        manifest.write(folder)
+        _files.sync_tree(folder)
+        return manifest
+
+
+def load(
+    manifest: Manifest, folder: Path, chunks: Path, like: PyTree, replay: Replay | None, *, part: bool = False
+) -> Restored:
+    """Read a checkpoint that was found undamaged; with `part`, only the arrays that `like` has."""
+    if differences := _trees.differences(like, manifest.arrays, part=part):
+        more = [f"{len(differences) - 5} more"] if len(differences) > 5 else []
+        raise CheckpointError(f"{folder} holds other arrays: {'; '.join(differences[:5] + more)}")
+    arrays = _trees.read(folder / ARRAYS, like, manifest.keys)
+    if replay is not None:
+        consumed = np.asarray(manifest.consumed, np.int32)
+        for begin, end in manifest.pieces:
+            latents = {name: np.load(folder / _latents_name(begin, end, name)) for name in ("h", "z")}
+            replay = restore_replay(replay, begin, _rows(manifest, chunks, begin, end), latents, consumed)
+        if (held := stored(replay)) != range(manifest.begin, manifest.end):
+            raise CheckpointError(
+                f"{folder} has the steps [{manifest.begin}, {manifest.end}) of each stream, but a replay of "
+                f"{replay.slots} slots would hold [{held.start}, {held.stop})"
+            )
+    blobs = {
+        os.path.basename(name): (folder / name).read_bytes()
+        for name in manifest.files
+        if name.startswith(f"{BLOBS}/")
+    }
+    return Restored(manifest.step, arrays, replay, blobs, manifest.info)
+
+
+def _pieces(replay: Replay, held: range) -> Iterator[Piece]:
+    step_bytes = (replay.h.nbytes + replay.z.nbytes) // replay.slots
+    size = max(PIECE_BYTES // step_bytes, 1)
+    for begin in held[::size]:
+        end = min(begin + size, held.stop)
+        latents = export_latents(replay, begin, end)
+        yield Piece(begin, end, {name: np.asarray(values) for name, values in latents.items()})
+
+
+def _latents_name(begin: int, end: int, name: str) -> str:
+    return f"{LATENTS}/{span(begin, end)}.{name}.npy"
+
+
+def _rows(manifest: Manifest, chunks: Path, begin: int, end: int) -> np.ndarray:
+    """The steps [`begin`, `end`), gathered from the chunks that hold them."""
+    parts = [
+        np.load(chunks / chunk.name, mmap_mode="r")[..., max(begin - chunk.begin, 0) : end - chunk.begin, :]
+        for chunk in manifest.chunks
+        if chunk.begin < end and begin < chunk.end
+    ]
+    return np.concatenate(parts, axis=-2)

@@ -1,0 +1,95 @@
+"""Trees of arrays as named arrays on the host, in files written by Orbax, and back, to the bit."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import PyTree
+
+
+class HostTree(NamedTuple):
+    """A tree that no longer depends on a device. Leaves go by their paths: "agent.model.policy..."."""
+
+    values: dict[str, np.ndarray]
+    """Leaves; of random keys, their data."""
+    specs: dict[str, str]
+    """Type and shape of each leaf."""
+    keys: dict[str, str]
+    """The generator of each leaf that holds random keys."""
+
+
+def fetch(tree: PyTree) -> HostTree:
+    """Copy all leaves, JAX's and numpy's, to the host: the originals may change or be donated afterwards."""
+    leaves = _named_leaves(tree)
+    for name, leaf in leaves.items():
+        if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
+            raise TypeError(f"{name} is {leaf!r}; only arrays can be saved as arrays")
+    keys = {name: str(jax.random.key_impl(leaf)) for name, leaf in leaves.items() if _is_key(leaf)}
+    data = {name: jax.random.key_data(leaf) if name in keys else leaf for name, leaf in leaves.items()}
+    # On CPUs, what `device_get` gives may be the very memory that is donated next.
+    values = {name: np.array(value) for name, value in jax.device_get(data).items()}
+    return HostTree(values, {name: _spec(leaf) for name, leaf in leaves.items()}, keys)
+
+
+def differences(like: PyTree, specs: dict[str, str], *, part: bool = False) -> list[str]:
+    """What keeps a saved tree, or a part of it, from being read as one like `like`."""
+    wanted = {name: _spec(leaf) for name, leaf in _named_leaves(like).items()}
+    return [
+        f"{name} is {specs.get(name, 'not')} there, {wanted.get(name, 'not')} here"
+        for name in dict.fromkeys([*wanted, *([] if part else specs)])
+        if specs.get(name) != wanted.get(name)
+    ]
+
+
+def write(folder: Path, values: dict[str, np.ndarray]) -> None:
+    """Write named arrays to a new folder."""
+    import orbax.checkpoint as ocp
+
+    # Noise does not compress, and Orbax refuses empty arrays.
+    handler = ocp.PyTreeCheckpointHandler(use_compression=False)
+    with ocp.Checkpointer(handler) as checkpointer:
+        filled = {name: value for name, value in values.items() if value.size}
+        checkpointer.save(folder, args=ocp.args.PyTreeSave(filled))
+
+
+def read(folder: Path, like: PyTree, keys: dict[str, str]) -> PyTree:
+    """The saved tree, or the part that `like` has, each leaf of the kind and on the devices of its leaf."""
+    import orbax.checkpoint as ocp
+
+    leaves = _named_leaves(like)
+    wanted = {name: leaf for name, leaf in leaves.items() if leaf.size}
+    as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in wanted}
+    request = ocp.args.PyTreeRestore(wanted, restore_args=as_numpy, partial_restore=True)
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        values = checkpointer.restore(folder, args=request)
+
+    def place(name: str, example: Any) -> Any:
+        value = values[name] if name in values else np.empty(example.shape, example.dtype)
+        if isinstance(example, np.ndarray | np.generic):
+            return value
+        value = jnp.array(value)
+        if name in keys:
+            value = jax.random.wrap_key_data(value, impl=keys[name])
+        chosen = getattr(example, "committed", True) and example.sharding is not None
+        return jax.device_put(value, example.sharding) if chosen else value
+
+    placed = [place(name, example) for name, example in leaves.items()]
+    return jax.tree.unflatten(jax.tree.structure(like), placed)
+
+
+def _named_leaves(tree: PyTree) -> dict[str, Any]:
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    named = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+    if len(named) != len(leaves):
+        raise ValueError("two leaves of the tree have the same name")
+    return named
+
+
+def _is_key(leaf: Any) -> bool:
+    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def _spec(leaf: Any) -> str:
+    return f"{'key' if _is_key(leaf) else leaf.dtype}{list(leaf.shape)}"

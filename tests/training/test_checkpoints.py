@@ -1,0 +1,569 @@
+"""Checkpoints: every bit comes back, from whatever a crash, a bad disk or a full one has left."""
+
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpld import agent
+from gpld import replay as rp
+from gpld.config import Config, with_presets
+from gpld.training import _files, _snapshot, _trees
+from gpld.training.checkpoints import CheckpointError, Checkpoints
+from gpld.types import Spaces
+
+ROOT = Path(__file__).parents[2]
+SPACES = Spaces.of({"height": (), "arm": (2, 3)}, actions=2)
+S, N, D, K, F = 3, 8, 4, 2, 13
+APPENDED = 3  # steps between two checkpoints: the ring comes around at the third
+
+
+def arrays(k):
+    """A tree of every kind of leaf, its bits told by `k`."""
+    rng = np.random.default_rng(k)
+    bits = rng.integers(0, 2**32, (3, 5), np.uint32)
+    bits[0, :3] = 0x7FC00001, 0xFF800123, 0x80000000  # two NaNs with a payload, and -0.0
+    return {
+        "agent": (
+            jnp.asarray(bits.view(np.float32)),
+            jnp.asarray(rng.integers(0, 2**16, 7, np.uint16)).view(jnp.bfloat16),
+            jnp.full(4, -0.0),
+        ),
+        "key": jax.random.split(jax.random.key(k), 2),
+        "fast_key": jax.random.key(k, impl="rbg"),
+        "updates": jnp.int32(k),
+        "empty": jnp.zeros((0, 3)),
+        "nothing": None,
+        "episodes": {"returns": rng.normal(size=4), "count": np.array(2**40 + k), "total": np.float64(k / 3)},
+    }
+
+
+def rows(begin, end):
+    at = np.arange(begin, end)[None, :, None] + 1000 * np.arange(S)[:, None, None]
+    return (at + 0.01 * np.arange(F)).astype(np.float32)
+
+
+def replay(k, storage="host"):
+    """A replay that was given 3k steps; their latents depend on k too, as training changes them."""
+    held = range(max(APPENDED * k - N, 0), APPENDED * k)
+    rng = np.random.default_rng(k)
+    latents = {
+        "h": rng.integers(0, 2**16, (S, len(held), D), np.uint16),
+        "z": rng.integers(0, 256, (S, len(held), K), np.uint8),
+    }
+    return rp.restore(empty(storage), held.start, rows(held.start, held.stop), latents, consumed=k)
+
+
+def empty(storage="host"):
+    return rp.init(SPACES, S, N, D, K, "bfloat16", storage)
+
+
+def save(checkpoints, k, storage="host"):
+    blobs = {"env": bytes([k % 256]) * 100, "nothing": b""}
+    info = {"iterations": k, "ratio": k / 3, "names": ["a", "b"]}
+    checkpoints.save(10 * k, arrays(k), replay(k, storage), blobs=blobs, info=info)
+
+
+def assert_same(a, b):
+    """Equal structure, kinds, types and bits."""
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        assert isinstance(x, jax.Array) == isinstance(y, jax.Array)
+        assert (x.dtype, x.shape) == (y.dtype, y.shape)
+        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+            x, y = jax.random.key_data(x), jax.random.key_data(y)
+        assert np.asarray(x).tobytes() == np.asarray(y).tobytes()
+
+
+def restore(folder, storage="host"):
+    """Restore as a new process would, and check every bit; the number of the checkpoint, or None."""
+    with Checkpoints(folder) as checkpoints:
+        return restored_number(checkpoints, storage)
+
+
+def restored_number(checkpoints, storage="host"):
+    restored = checkpoints.restore(arrays(0), empty(storage))
+    if restored is None:
+        return None
+    k = restored.step // 10
+    assert_same(restored.arrays, arrays(k))
+    assert_same(restored.replay, replay(k, storage))
+    assert restored.blobs == {"env": bytes([k % 256]) * 100, "nothing": b""}
+    assert restored.info == {"iterations": k, "ratio": k / 3, "names": ["a", "b"]}
+    return k
+
+
+def save_all(folder, numbers, **options):
+    with Checkpoints(folder, **options) as checkpoints:
+        restored_number(checkpoints)
+        for k in numbers:
+            save(checkpoints, k)
+        checkpoints.wait()
+
+
+def chunks(folder):
+    return sorted(tuple(map(int, path.stem.split("-"))) for path in (folder / "steps").iterdir())
+
+
+@pytest.mark.parametrize("storage", ["device", "host"])
+def test_every_bit_comes_back(tmp_path, storage, capfd, caplog):
+    assert restore(tmp_path / "none") is None
+    for k in range(1, 6):
+        with Checkpoints(tmp_path / "deep" / "run") as checkpoints:
+            restored_number(checkpoints, storage)
+            save(checkpoints, k, storage)
+        assert restore(tmp_path / "deep" / "run", storage) == k
+    assert capfd.readouterr() == ("", "")
+    assert caplog.messages == []
+
+
+def test_a_checkpoint_of_nothing_lived_yet(tmp_path):
+    save_all(tmp_path, [0, 1])
+    assert chunks(tmp_path) == [(0, 3)]
+    assert restore(tmp_path) == 1
+
+
+def test_latents_in_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(_snapshot, "PIECE_BYTES", 3 * S * (2 * D + K))
+    for storage in ("device", "host"):
+        with Checkpoints(tmp_path / storage) as checkpoints:
+            save(checkpoints, 2, storage)
+            save(checkpoints, 5, storage)
+        names = sorted(path.name for path in (tmp_path / storage / f"{50:012d}" / "latents").glob("*.h.npy"))
+        spans = [(7, 10), (10, 13), (13, 15)]
+        assert names == [f"{begin:012d}-{end:012d}.h.npy" for begin, end in spans]
+        assert restore(tmp_path / storage, storage) == 5
+
+
+def test_an_agent_and_a_population(tmp_path):
+    config = with_presets(Config(task="walker-walk"), ["nano"])
+    init = partial(agent.init, config.agent, SPACES)
+    shapes = jax.eval_shape(jax.vmap(init), jax.random.split(jax.random.key(0), 2))
+    rng = np.random.default_rng(0)
+
+    def fill(shape):
+        if jnp.issubdtype(shape.dtype, jax.dtypes.prng_key):
+            return jax.random.split(jax.random.key(1), shape.shape)
+        return jnp.asarray(rng.integers(0, 2**32, shape.shape, np.uint32)).view(shape.dtype)
+
+    state = jax.tree.map(fill, shapes)
+    runs = jax.tree.map(lambda *x: np.stack(x), replay(4), replay(4))
+    runs.consumed[1] += 1
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(1, state, runs)
+    blank = jax.tree.map(lambda *x: np.stack(x), empty(), empty())
+    with Checkpoints(tmp_path) as checkpoints:
+        restored = checkpoints.restore(shapes, blank)
+    assert_same(restored.arrays, state)
+    assert_same(restored.replay, runs)
+
+
+def test_arrays_go_where_those_they_replace_are(tmp_path):
+    save_all(tmp_path, [1])
+    placed = jax.device_put(arrays(0)["agent"], jax.devices()[0])
+    restored = Checkpoints(tmp_path).restore({**arrays(0), "agent": placed})
+    assert all(leaf.committed for leaf in restored.arrays["agent"])
+    assert not restored.arrays["updates"].committed
+
+
+def test_saving_copies_before_it_returns(tmp_path, monkeypatch):
+    """The caller goes on, donates and overwrites, while the thread has not begun to write."""
+    go, write = threading.Event(), _trees.write
+    monkeypatch.setattr(_trees, "write", lambda *args: go.wait(60) and write(*args))
+    live, memory = arrays(1), replay(1, "device")
+    mutable = live["episodes"]["returns"]
+    with Checkpoints(tmp_path) as checkpoints:
+        blobs, info = {"env": bytes([1]) * 100, "nothing": b""}, {"iterations": 1, "ratio": 1 / 3}
+        info["names"] = ["a", "b"]
+        checkpoints.save(10, live, memory, blobs=blobs, info=info)
+        assert checkpoints.busy
+        assert checkpoints.saved() == []
+        on_device = [leaf for leaf in jax.tree.leaves((live, memory)) if isinstance(leaf, jax.Array)]
+        clobber = jax.jit(lambda leaves: [jnp.zeros_like(x) + x[..., :1] for x in leaves], donate_argnums=0)
+        floats = [x for x in on_device if x.dtype in (jnp.float32, jnp.uint16) and x.size]
+        jax.block_until_ready(clobber(floats))
+        assert floats[0].is_deleted()
+        mutable[:] = 0
+        info["names"].append("c")
+        blobs.clear()
+        go.set()
+        checkpoints.wait()
+        assert not checkpoints.busy
+    assert restore(tmp_path, "device") == 1
+
+
+def test_steps_are_written_once_and_kept_as_long_as_they_are_needed(tmp_path):
+    written, seen = [], {}
+    with Checkpoints(tmp_path, keep=2) as checkpoints:
+        for k in range(1, 9):
+            save(checkpoints, k)
+            checkpoints.wait()
+            assert checkpoints.saved() == [10 * i for i in range(max(k - 1, 1), k + 1)]
+            # Two rings of 8 steps, that of the checkpoint before included.
+            oldest = max(APPENDED * max(k - 1, 1) - N, 0)
+            assert chunks(tmp_path) == [(b, b + 3) for b in range(oldest // 3 * 3, 3 * k, 3)]
+            for path in (tmp_path / "steps").iterdir():
+                inode = path.stat().st_ino, path.stat().st_mtime_ns
+                assert seen.setdefault(path.name, inode) == inode
+            written.append(chunks(tmp_path)[-1])
+    assert written == [(3 * i, 3 * i + 3) for i in range(8)]
+
+
+@pytest.mark.parametrize("keep", [1, 3])
+def test_retention(tmp_path, keep):
+    save_all(tmp_path, range(1, 6), keep=keep)
+    assert Checkpoints(tmp_path).saved() == [10 * k for k in range(6 - keep, 6)]
+    for k in range(5, 5 - keep, -1):
+        assert restore(tmp_path) == k
+        shutil.rmtree(tmp_path / f"{10 * k:012d}")
+
+
+def test_more_steps_than_the_ring_holds_since_the_last_checkpoint(tmp_path):
+    save_all(tmp_path, [1, 6])
+    assert chunks(tmp_path) == [(0, 3), (10, 18)]
+    assert restore(tmp_path) == 6
+
+
+def test_a_step_is_saved_once(tmp_path):
+    save_all(tmp_path, [1, 2])
+    before = {path: path.stat().st_mtime_ns for path in _files.files_in(tmp_path)}
+    with Checkpoints(tmp_path) as checkpoints:
+        restored_number(checkpoints)
+        save(checkpoints, 2)
+        checkpoints.wait()
+        assert {path: path.stat().st_mtime_ns for path in _files.files_in(tmp_path)} == before
+        with pytest.raises(ValueError, match="step 10 cannot be saved after step 20"):
+            save(checkpoints, 1)
+
+
+def test_another_runs_checkpoints_are_not_overwritten(tmp_path):
+    save_all(tmp_path, [1])
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(CheckpointError, match="of step 10: restore it"):
+        save(checkpoints, 2)
+    assert restore(tmp_path) == 1
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
+def test_a_damaged_file_is_named_and_the_previous_checkpoint_used(tmp_path, damage, caplog):
+    save_all(tmp_path, [1, 2, 3])
+    files = [path for path in _files.files_in(tmp_path) if f"{30:012d}" in path.parts]
+    files += [tmp_path / "steps" / f"{6:012d}-{9:012d}.npy"]
+    assert len(files) > 12
+    rng = np.random.default_rng(0)
+    for path in files:
+        good = path.read_bytes()
+        if not good and damage != "missing":
+            continue
+        at = rng.integers(len(good)) if good else 0
+        if damage == "truncated":
+            path.write_bytes(good[:at])
+        elif damage == "flipped":
+            path.write_bytes(good[:at] + bytes([good[at] ^ 1 << rng.integers(8)]) + good[at + 1 :])
+        else:
+            path.unlink()
+        caplog.clear()
+        assert restore(tmp_path) == 2
+        (message,) = caplog.messages
+        assert message.startswith(f"checkpoint {tmp_path / f'{30:012d}'} cannot be used: ")
+        # A manifest and its checksum accuse each other.
+        assert str(path) in message or path.name in message
+        path.write_bytes(good)
+        caplog.clear()
+        assert restore(tmp_path) == 3
+        assert caplog.messages == []
+
+
+def test_a_run_goes_on_after_damage(tmp_path, caplog):
+    """What the lost checkpoint left neither comes back nor stands in the way."""
+    save_all(tmp_path, [1, 2, 3])
+    (tmp_path / f"{30:012d}" / "latents" / f"{1:012d}-{9:012d}.h.npy").write_bytes(b"")
+    stale = tmp_path / "steps" / f"{6:012d}-{9:012d}.npy"
+    stale.write_bytes(b"of another life")
+    for again in ([3], [4], [5, 6]):
+        copy = tmp_path.parent / f"{tmp_path.name}-{again[0]}"
+        shutil.copytree(tmp_path, copy)
+        save_all(copy, again)
+        assert restore(copy) == again[-1]
+        assert Checkpoints(copy).saved() == [10 * k for k in [2, *again][-2:]]
+        shutil.rmtree(copy / f"{10 * again[-1]:012d}")
+        assert restore(copy) == [2, *again][-2]
+    assert sum("000000000001-000000000009.h.npy has 0 bytes instead of" in m for m in caplog.messages) == 3
+
+
+def test_damage_to_all_stops_the_run(tmp_path, caplog):
+    """Never starts a long run anew because one file, needed by all checkpoints, is bad."""
+    save_all(tmp_path, [1, 2])
+    shared = tmp_path / "steps" / f"{0:012d}-{3:012d}.npy"
+    shared.write_bytes(shared.read_bytes()[:-1])
+    with Checkpoints(tmp_path) as checkpoints:
+        reason = f"no checkpoint in {tmp_path} can be used: {shared} has 595 bytes instead of 596. Bring"
+        with pytest.raises(CheckpointError, match=reason):
+            checkpoints.restore(arrays(0), empty())
+        with pytest.raises(CheckpointError, match="restore it first"):
+            save(checkpoints, 3)
+        assert len(caplog.messages) == 2
+        # The agent alone needs no replay.
+        assert_same(checkpoints.restore(arrays(0)).arrays, arrays(2))
+
+
+def test_reading_changes_nothing(tmp_path):
+    save_all(tmp_path, [1, 2])
+    (tmp_path / ".tmp-000000000030").mkdir()
+    (tmp_path / "steps" / ".tmp-0-1.npy").write_bytes(b"being written")
+    before = sorted(tmp_path.rglob("*"))
+    assert restore(tmp_path) == 2
+    assert sorted(tmp_path.rglob("*")) == before
+    save_all(tmp_path, [3])
+    assert not list(tmp_path.rglob(".tmp-*"))
+
+
+def test_a_checkpoint_replaced_while_it_is_read(tmp_path, monkeypatch, caplog):
+    """Another process reads while the run goes on: what it began to read is gone before it ends."""
+    save_all(tmp_path, [1, 2])
+    problem, writer = _files.problem, Checkpoints(tmp_path)
+    restored_number(writer)
+
+    def slow(path, digest):
+        if not writer.busy and writer.saved() == [10, 20]:
+            for k in (3, 4):
+                save(writer, k)
+            writer.close()
+        return problem(path, digest)
+
+    monkeypatch.setattr(_files, "problem", slow)
+    assert restore(tmp_path) == 4
+    assert caplog.messages == []
+
+
+def test_other_arrays_are_refused_by_name(tmp_path):
+    save_all(tmp_path, [1])
+    like = {**arrays(0), "updates": jnp.zeros(2), "more": jnp.zeros(1), "key": jax.random.key(0)}
+    del like["empty"]
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(CheckpointError) as error:
+        checkpoints.restore(like, empty())
+    for text in (
+        "updates is int32[] there, float32[2] here",
+        "more is not there, float32[1] here",
+        "empty is float32[0, 3] there, not here",
+        ": key is key[2] there, key[] here",
+    ):
+        assert text in str(error.value)
+    assert "agent" not in str(error.value)
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(CheckpointError, match=r"not here; 5 more$"):
+        checkpoints.restore({})
+
+
+def test_another_replay_is_refused(tmp_path):
+    save_all(tmp_path, [3])
+    wide = rp.init(SPACES, S, N + 1, D, K, "bfloat16", "host")
+    with Checkpoints(tmp_path) as checkpoints, pytest.raises(CheckpointError, match=r"\[1, 9\).*9 slots"):
+        checkpoints.restore(arrays(0), wide)
+
+
+def test_impossible_arguments_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"checkpoint.keep is 0; it must be at least 1"):
+        Checkpoints(tmp_path, keep=0)
+    with Checkpoints(tmp_path) as checkpoints:
+        with pytest.raises(TypeError, match=r"a\.b is 3; only arrays"):
+            checkpoints.save(1, {"a": {"b": 3}}, replay(1))
+        with pytest.raises(ValueError, match="same name"):
+            checkpoints.save(1, {"a": {"b": jnp.zeros(1)}, "a.b": jnp.zeros(1)}, replay(1))
+        with pytest.raises(TypeError, match="not JSON serializable"):
+            checkpoints.save(1, arrays(1), replay(1), info={"x": np.float32(1)})
+    assert Checkpoints(tmp_path).saved() == []
+
+
+def test_a_newer_format_is_refused_and_left_alone(tmp_path, monkeypatch):
+    save_all(tmp_path, [1])
+    monkeypatch.setattr("gpld.training._manifest.FORMAT", 2)
+    with pytest.raises(CheckpointError, match="has format 1, but this version of gpld reads 2"):
+        restore(tmp_path)
+    assert Checkpoints(tmp_path).saved() == [10]
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of one megabyte."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("only root may mount a small disk")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+LARGE = {
+    "arrays": {"arrays": {"weights": np.random.default_rng(0).normal(size=2**18)}},
+    "blobs": {"blobs": {"env": bytes(2**21)}},
+}
+
+
+def save_large(checkpoints, large):
+    large = {"arrays": arrays(2), "blobs": {}, **large}
+    checkpoints.save(20, large["arrays"], replay(2), blobs=large["blobs"])
+
+
+@pytest.mark.parametrize("large", LARGE.values(), ids=LARGE)
+def test_a_full_disk(small_disk, large):
+    folder = small_disk / "checkpoints"
+    with Checkpoints(folder) as checkpoints:
+        save(checkpoints, 1)
+        save_large(checkpoints, large)
+        with pytest.raises(CheckpointError) as error:
+            checkpoints.wait()
+        message = str(error.value)
+        assert message.startswith(f"checkpoint {folder / f'{20:012d}'} could not be written: ")
+        assert "No space left on device" in message
+        assert message.endswith(f"MiB free); the last one, {folder / f'{10:012d}'}, is intact")
+        assert restore(folder) == 1
+        # What could not be completed was removed, so that there is room again.
+        assert sorted(path.name for path in folder.iterdir()) == [f"{10:012d}", "steps"]
+        assert chunks(folder) == [(0, 3)]
+        save(checkpoints, 2)
+    assert restore(folder) == 2
+
+
+@pytest.mark.parametrize("large", LARGE.values(), ids=LARGE)
+def test_a_file_that_may_not_grow(tmp_path, large):
+    """The same through a limit on the size of files, which everyone may set."""
+    with Checkpoints(tmp_path) as checkpoints:
+        save(checkpoints, 1)
+        checkpoints.wait()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, limits[1]))
+        try:
+            save_large(checkpoints, large)
+            with pytest.raises(CheckpointError, match=f"{20:012d} could not be written: .*File too large"):
+                checkpoints.save(30, arrays(3), replay(3))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert restore(tmp_path) == 1
+        save(checkpoints, 3)
+    assert restore(tmp_path) == 3
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    folder = tmp_path / "file" / "checkpoints"
+    checkpoints = Checkpoints(folder)
+    save(checkpoints, 1)
+    with pytest.raises(
+        CheckpointError, match=f"{folder}.* could not be written: {folder}.*: Not a directory"
+    ):
+        checkpoints.close()
+
+
+def test_a_disk_that_became_read_only(small_disk):
+    save_all(small_disk, [1])
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with Checkpoints(small_disk) as checkpoints:
+        assert restored_number(checkpoints) == 1
+        save(checkpoints, 2)
+        with pytest.raises(CheckpointError, match=r"could not be written: .*steps.*: Read-only file system"):
+            checkpoints.wait()
+        assert restored_number(checkpoints) == 1
+
+
+def test_every_moment_of_a_save_leaves_a_good_checkpoint(tmp_path, monkeypatch, caplog):
+    """Copies the folder before every change that reaches the disk: what a kill at that moment would leave."""
+    folder, moments = tmp_path / "run", []
+
+    def copy(*_, **__):
+        moments.append(tmp_path / str(len(moments)))
+        shutil.copytree(folder, moments[-1])
+
+    def before(function):
+        return lambda *args, **options: (copy(), function(*args, **options))[1]
+
+    def remove_file_by_file(path):
+        for file in _files.files_in(path):
+            copy()
+            file.unlink()
+        rmtree(path)
+
+    rmtree = shutil.rmtree
+    save_all(folder, [1, 2])
+    with Checkpoints(folder) as checkpoints:
+        restored_number(checkpoints)
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", before(os.fsync))
+            patch.setattr(os, "replace", before(os.replace))
+            patch.setattr(Path, "unlink", before(Path.unlink))
+            patch.setattr(_trees, "write", before(_trees.write))
+            patch.setattr(shutil, "rmtree", remove_file_by_file)
+            save(checkpoints, 3)
+            checkpoints.wait()
+    for moment in moments[:: len(moments) // 8]:
+        shutil.copytree(moment, tmp_path / "resumed")
+        save_all(tmp_path / "resumed", [4])
+        assert restore(tmp_path / "resumed") == 4
+        assert not list((tmp_path / "resumed").rglob(".tmp-*"))
+        rmtree(tmp_path / "resumed")
+    newest = []
+    for moment in moments:
+        steps = Checkpoints(moment).saved()
+        newest.append(steps[-1])
+        for step in reversed(steps):
+            assert restore(moment) == step // 10
+            rmtree(moment / f"{step:012d}")
+    assert newest == sorted(newest)
+    assert newest.count(20) > 20
+    assert newest.count(30) > 10
+    assert caplog.messages == []
+
+
+def save_forever(folder):
+    """What the process does that is going to be killed."""
+    with Checkpoints(folder) as checkpoints:
+        k = restored_number(checkpoints) or 0
+        while True:
+            print(k, flush=True)
+            k += 1
+            save(checkpoints, k)
+            checkpoints.wait()
+
+
+def kill_repeatedly(folder, times):
+    """Start, kill and verify; how often a kill hit while something was half written."""
+    code = f"from {__name__} import save_forever; save_forever({str(folder)!r})"
+    halves, rng = 0, random.Random(0)
+    for _ in range(times):
+        process = subprocess.Popen(
+            [sys.executable, "-W", "error", "-c", code],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        )
+        with process:
+            lines = [process.stdout.readline() for _ in range(rng.randint(1, 4))]
+            time.sleep(rng.uniform(0, 0.1))
+            assert process.poll() is None
+            process.kill()
+            completed = int([*lines, *process.stdout.read().splitlines()][-1])
+        halves += any(folder.rglob(".tmp-*"))
+        assert restore(folder) in (completed or None, completed + 1)
+    return halves
+
+
+def test_killed(tmp_path, caplog):
+    kill_repeatedly(tmp_path, 3)
+    assert caplog.messages == []
+
+
+@pytest.mark.slow
+def test_killed_twenty_times(tmp_path, caplog):
+    assert kill_repeatedly(tmp_path, 20) >= 5
+    assert caplog.messages == []
