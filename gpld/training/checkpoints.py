@@ -112,9 +112,9 @@ class Checkpoints:
         """The newest good checkpoint, or None if there is none.
 
         `like` has the structure, shapes and types of the arrays that were saved, or with `part` of some of
-        them; `ShapeDtypeStruct`s will do.
-        `replay` is an empty one to be filled, and donated; without it, steps and latents are not looked at.
-        Each missing or damaged file is named in a warning, and the checkpoint before it taken instead.
+        them; `ShapeDtypeStruct`s will do. `replay` is an empty one to be filled, and donated; without it,
+        steps and latents are not looked at. Each missing or damaged file is named in a warning, and the
+        checkpoint before it taken instead.
         """
         self.wait()
         damaged: dict[int, str] = {}

@@ -169,6 +169,20 @@ def test_an_agent_and_a_population(tmp_path):
     assert_same(restored.replay, runs)
 
 
+def test_a_part_of_the_arrays(tmp_path):
+    save_all(tmp_path, [1])
+    state = arrays(1)
+    with Checkpoints(tmp_path) as checkpoints:
+        for names in (["updates", "key", "empty"], ["episodes"]):
+            restored = checkpoints.restore({name: arrays(0)[name] for name in names}, part=True)
+            assert_same(restored.arrays, {name: state[name] for name in names})
+            assert restored.info["iterations"] == 1
+            assert restored.replay is None
+        like = {"updates": jnp.zeros(()), "key": arrays(0)["key"]}
+        with pytest.raises(CheckpointError, match=r"arrays: updates is int32\[\] there, float32\[\] here$"):
+            checkpoints.restore(like, part=True)
+
+
 def test_arrays_go_where_those_they_replace_are(tmp_path):
     save_all(tmp_path, [1])
     placed = jax.device_put(arrays(0)["agent"], jax.devices()[0])
