@@ -2,7 +2,8 @@
 
     python benchmarks/update.py --preset 12m gpu --runs 1 8 --variants baseline probes exact
 
-Each variant is compiled for itself; a baseline is compiled without the penalty. Prints a table and writes JSON.
+Each variant is compiled for itself; a baseline is compiled without the penalty. Prints a table and writes a
+JSON file.
 """
 
 import dataclasses
@@ -21,8 +22,9 @@ from rich.table import Table
 
 from gpld import agent
 from gpld.config import Config, PenaltyConfig, with_presets
+from gpld.profiling import random_batch
 from gpld.training.provenance import provenance
-from gpld.types import Batch, Latent, Spaces
+from gpld.types import Spaces
 
 WALKER = Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, 6)
 VARIANTS: dict[str, dict] = {
@@ -53,21 +55,6 @@ class Options:
     """Timed calls; their median is reported."""
     out: Path = Path("results")
     """Folder for the JSON."""
-
-
-def random_batch(config: Config, spaces: Spaces, key: jax.Array) -> Batch:
-    """A batch that looks like replayed steps."""
-    shape, sizes = (config.replay.length, config.replay.batch), config.agent.model
-    keys = iter(jax.random.split(key, 8 + len(spaces.obs)))
-    obs = {name: jax.random.normal(next(keys), (*shape, *dims)) for name, dims in spaces.obs}
-    first = jax.random.uniform(next(keys), shape) < 0.01
-    start = Latent(
-        jax.random.normal(next(keys), (shape[1], sizes.deter)).astype(config.agent.compute),
-        jax.random.randint(next(keys), (shape[1], sizes.stoch), 0, sizes.classes).astype(jnp.uint8),
-    )
-    action = jax.random.normal(next(keys), (*shape, spaces.actions))
-    reward = jax.random.uniform(next(keys), shape)
-    return Batch(obs, action, reward, first, jnp.zeros_like(first), jnp.zeros_like(first), start)
 
 
 def measure(config: Config, runs: int, updates: int, repeats: int) -> dict[str, float]:

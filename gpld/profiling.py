@@ -3,13 +3,33 @@
 import gzip
 import json
 import re
-from collections import defaultdict
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+from jaxtyping import PRNGKeyArray
+from rich.console import Group
+from rich.table import Table
+
+from gpld import agent
+from gpld.config import Config
+from gpld.types import Batch, Latent, Spaces
+
+COMMAND_BUFFERS_OFF = "--xla_gpu_enable_command_buffer="
+"""For XLA_FLAGS, before JAX starts: on GPUs, a trace shows nothing of what runs inside a command buffer."""
+
+ELSEWHERE = "elsewhere"
+"""Where the program's text does not say."""
+
+Events = list[tuple[str, float]]
+"""Name and seconds of each operation, in the order of the trace."""
+
 
 class Operation(NamedTuple):
-    """One kind of operation of the compiled program."""
+    """One kind of operation of the compiled program, or all that one part of the agent does."""
 
     name: str
     count: int
@@ -18,22 +38,182 @@ class Operation(NamedTuple):
     """How long it ran, all together."""
 
 
+class Profile(NamedTuple):
+    """Some updates, looked at closely."""
+
+    updates: int
+    seconds: float
+    """Time of one update on the clock, without the tracer."""
+    parts: list[Operation]
+    """By the function that `agent.loss` or `agent.update` called, forwards and backwards together."""
+    kinds: list[Operation]
+    """By kind of operation, as the compiler names them."""
+    trace: Path
+
+
+def profile(config: Config, spaces: Spaces, folder: Path, *, updates: int = 3) -> Profile:
+    """Trace `updates` updates on random data, compiled and warmed up before, into `folder`."""
+    state = jax.jit(agent.init, static_argnums=(0, 1))(config.agent, spaces, jax.random.key(config.seed))
+    batch = random_batch(config, spaces, jax.random.key(config.seed))
+    update = jax.jit(agent.update, static_argnums=0, donate_argnums=1)
+    program = update.lower(config.agent, state, batch).compile()
+
+    def run(state: agent.AgentState) -> agent.AgentState:
+        for _ in range(updates):
+            state, _, _ = program(state, batch)
+        return jax.block_until_ready(state)
+
+    state = run(state)
+    begin = time.perf_counter()
+    state = run(state)
+    seconds = (time.perf_counter() - begin) / updates
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with jax.profiler.trace(folder, profiler_options=options):
+        run(state)
+    events, parts = read_events(folder), source_parts(program.as_text() or "")
+    return Profile(
+        updates,
+        seconds,
+        _grouped(events, lambda name: parts.get(name, ELSEWHERE)),
+        _grouped(events, _kind),
+        _newest_trace(folder),
+    )
+
+
+def random_batch(config: Config, spaces: Spaces, key: PRNGKeyArray) -> Batch:
+    """A batch that looks like replayed steps."""
+    shape, sizes = (config.replay.length, config.replay.batch), config.agent.model
+    keys = iter(jax.random.split(key, 8 + len(spaces.obs)))
+    obs = {name: jax.random.normal(next(keys), (*shape, *dims)) for name, dims in spaces.obs}
+    first = jax.random.uniform(next(keys), shape) < 0.01
+    start = Latent(
+        jax.random.normal(next(keys), (shape[1], sizes.deter)).astype(config.agent.compute),
+        jax.random.randint(next(keys), (shape[1], sizes.stoch), 0, sizes.classes).astype(jnp.uint8),
+    )
+    action = jax.random.normal(next(keys), (*shape, spaces.actions))
+    if spaces.discrete:
+        action = jax.nn.one_hot(action.argmax(-1), spaces.actions)
+    reward = jax.random.uniform(next(keys), shape)
+    return Batch(obs, action, reward, first, jnp.zeros_like(first), jnp.zeros_like(first), start)
+
+
 def read_trace(folder: Path | str) -> list[Operation]:
     """Operations in the newest trace below a folder, the longest first; numbered copies are added up."""
+    return _grouped(read_events(folder), _kind)
+
+
+def read_events(folder: Path | str) -> Events:
+    """Every operation of the compiled program in the newest trace below a folder."""
+    with gzip.open(_newest_trace(folder), "rt") as file:
+        events = json.load(file)["traceEvents"]
+    named = ((event.get("args", {}).get("hlo_op"), event.get("dur", 0) / 1e6) for event in events)
+    # Loops and calls contain the operations inside them, which have events of their own.
+    return [
+        (name, seconds)
+        for name, seconds in named
+        if name is not None and not re.match(r"(while|call|conditional)\b", name)
+    ]
+
+
+def source_parts(program: str) -> dict[str, str]:
+    """The part of the agent that each operation of a compiled program's text comes from.
+
+    Read from the stack frames that the text ends its operations with; empty if it has none.
+    """
+    files, functions, locations, frames = (
+        _section(program, name) for name in ("FileNames", "FunctionNames", "FileLocations", "StackFrames")
+    )
+    if not frames:
+        return {}
+    # Depending on the version, the frame above is told by its number or by the number after it: the first
+    # has none above it.
+    shift = _number(frames[1], "parent_frame_id")
+
+    def stack(frame: int) -> list[tuple[str, str]]:
+        """File and function of a frame and of those above it, the outermost first."""
+        found = []
+        while frame > 0:
+            location = locations[_number(frames[frame], "file_location_id")]
+            file, function = (_number(location, key) for key in ("file_name_id", "function_name_id"))
+            found.append((files[file].strip('"'), functions[function].strip('"')))
+            frame = _number(frames[frame], "parent_frame_id") - shift
+        return found[::-1]
+
+    operations = re.findall(r"^\s*(?:ROOT )?%?([\w.\-]+) = .*stack_frame_id=(\d+)", program, re.M)
+    named = {frame: _part(stack(frame)) for frame in {int(frame) for _, frame in operations}}
+    return {name: named[int(frame)] for name, frame in operations}
+
+
+def _part(stack: list[tuple[str, str]]) -> str:
+    """What the agent called: the first function of ours outside `agent.loss`, or the agent's own."""
+    agent_file = next((file for file, _ in stack if file.endswith("gpld/agent.py")), None)
+    if agent_file is None:
+        return ELSEWHERE
+    ours = [
+        (file == agent_file, name) for file, name in stack if file.startswith(agent_file[: -len("agent.py")])
+    ]
+    begin = next(i for i, (in_agent, _) in enumerate(ours) if in_agent)
+    end = next((i for i, (in_agent, _) in enumerate(ours) if i > begin and not in_agent), len(ours))
+    chosen = end if ours[end - 1][1] == "loss" and end < len(ours) else end - 1
+    return ours[chosen][1].split(".<locals>")[0]
+
+
+def _section(program: str, name: str) -> dict[int, str]:
+    """A table in a program's text: lines that begin with their number."""
+    lines = re.search(rf"^{name}\n((?:\d+ .*\n)*)", program, re.M)
+    pairs = (line.split(" ", 1) for line in lines[1].splitlines()) if lines else ()
+    return {int(number): text for number, text in pairs}
+
+
+def _number(text: str, key: str) -> int:
+    found = re.search(rf"\b{key}=(\d+)", text)
+    return int(found[1]) if found else 0
+
+
+def _newest_trace(folder: Path | str) -> Path:
     traces = sorted(Path(folder).rglob("*.trace.json.gz"), key=lambda path: path.stat().st_mtime)
     if not traces:
         raise FileNotFoundError(f"no profiler trace (*.trace.json.gz) below {folder}")
-    with gzip.open(traces[-1], "rt") as file:
-        events = json.load(file)["traceEvents"]
-    count: dict[str, int] = defaultdict(int)
-    seconds: dict[str, float] = defaultdict(float)
-    for event in events:
-        operation = event.get("args", {}).get("hlo_op")
-        # Loops and calls contain the operations inside them, which have events of their own.
-        if operation is None or re.match(r"(while|call|conditional)\b", operation):
-            continue
-        name = re.sub(r"[.\d]+$", "", operation)
-        count[name] += 1
-        seconds[name] += event.get("dur", 0) / 1e6
-    operations = [Operation(name, count[name], seconds[name]) for name in seconds]
-    return sorted(operations, key=lambda operation: -operation.seconds)
+    return traces[-1]
+
+
+def _kind(name: str) -> str:
+    return re.sub(r"[.\d]+$", "", name)
+
+
+def _grouped(events: Events, group: Callable[[str], str]) -> list[Operation]:
+    """Counts and times by group, the longest first."""
+    totals: dict[str, tuple[int, float]] = {}
+    for name, seconds in events:
+        count, total = totals.get(group(name), (0, 0.0))
+        totals[group(name)] = (count + 1, total + seconds)
+    return sorted((Operation(k, *x) for k, x in totals.items()), key=lambda operation: -operation.seconds)
+
+
+def tables(found: Profile, rows: int = 15) -> Group:
+    """A profile for the terminal."""
+    return Group(
+        _table("Where the time of an update goes: what the agent calls", found.parts, found.updates, rows),
+        _table("Kinds of operations, as the compiler names them", found.kinds, found.updates, rows),
+    )
+
+
+def _table(title: str, operations: list[Operation], updates: int, rows: int) -> Table:
+    total = sum(operation.seconds for operation in operations)
+    shown, rest = operations[:rows], operations[rows:]
+    if rest:
+        several = f"{len(rest)} more"
+        shown = [*shown, Operation(several, sum(o.count for o in rest), sum(o.seconds for o in rest))]
+    table = Table(title=title, title_justify="left", show_footer=True)
+    table.add_column("", "all")
+    for name, footer in (
+        ("operations per update", f"{sum(o.count for o in operations) / updates:,.0f}"),
+        ("ms per update", f"{1000 * total / updates:,.3f}"),
+        ("share", ""),
+    ):
+        table.add_column(name, footer, justify="right")
+    for name, count, seconds in shown:
+        share = seconds / total if total else 0.0
+        table.add_row(name, f"{count / updates:,.0f}", f"{1000 * seconds / updates:,.3f}", f"{share:.1%}")
+    return table
