@@ -1,6 +1,16 @@
 """GPLD-DreamerV3: a world-model agent with smooth latent dynamics, in JAX.
 
 Importing this package imports nothing else: JAX, environments and plotting come with the room that uses them.
+`gpld.load(run)` is `gpld.deploy.load`, a trained agent to act with.
 """
 
+from importlib import import_module
+from typing import Any
+
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    if name == "load":
+        return import_module("gpld.deploy").load
+    raise AttributeError(f"module 'gpld' has no attribute {name!r}")
