@@ -4,6 +4,9 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+GL_PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
+"""Debian packages that let MuJoCo draw without a screen."""
+
 
 class Memory(NamedTuple):
     """Bytes in all, and bytes that can still be had."""

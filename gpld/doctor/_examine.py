@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gpld.machine import compilation_cache, cores, host_memory
+from gpld.machine import GL_PACKAGES, compilation_cache, cores, host_memory
 
 PACKAGES = (
     "jax",
@@ -31,9 +31,6 @@ PINS = {"mujoco": "3.6.0", "dm_control": "1.0.38"}
 
 GL_BACKENDS = ("egl", "osmesa", "glfw")
 """What MuJoCo can draw with, by preference on a machine without a screen."""
-
-GL_PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
-"""Debian packages that let MuJoCo draw without a screen."""
 
 PROBE_SECONDS = 120.0
 

@@ -1,4 +1,4 @@
-"""A trained agent as its run folder holds it: options, spaces and parameters, without what was lived through."""
+"""A trained agent as its run folder holds it: options, spaces and parameters, without the replay."""
 
 import json
 from functools import partial

@@ -1,0 +1,53 @@
+"""How well the agent of a run folder does: episodes played with it, and the file that keeps their returns."""
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from gpld.training.evaluation import evaluate
+from gpld.training.provenance import provenance
+from gpld.training.saved import Trained
+
+EVALUATION = "evaluation.json"
+"""The file that keeps a score."""
+
+
+class Score(NamedTuple):
+    """Episodes that were played."""
+
+    task: str
+    env_steps: int
+    """Env steps that the agent was trained for."""
+    updates: int
+    seed: int
+    returns: list[float]
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def std(self) -> float:
+        """(Population) standard deviation of the returns."""
+        return float(np.std(self.returns))
+
+    def write(self, folder: Path) -> Path:
+        """Write it to `evaluation.json` in a folder, in one move, with where it came from; the file's path."""
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / EVALUATION
+        values = {**self._asdict(), "mean": self.mean, "std": self.std, "provenance": provenance()}
+        unfinished = path.with_name(path.name + ".partial")
+        unfinished.write_text(json.dumps(values, indent=2) + "\n")
+        unfinished.replace(path)
+        return path
+
+
+def score(trained: Trained, *, episodes: int, seed: int = 0) -> Score:
+    """Play episodes with an agent. `seed` decides where they begin, and what is random in the actions."""
+    config, key = trained.config, jax.random.key(seed)
+    returns = evaluate(config, trained.model, episodes=episodes, number=seed, key=key)
+    return Score(config.task, trained.env_steps, trained.updates, seed, returns)
