@@ -10,6 +10,7 @@ from typing import Literal, NamedTuple
 
 from rich.table import Table
 
+from gpld.config import ConfigError
 from gpld.tasks import DMC, PROPRIO, QUADRUPED
 from gpld.types import Spaces
 
@@ -93,13 +94,13 @@ def in_catalog(name: str) -> bool:
     return name in DMC or name in EXTRA
 
 
-def unknown(name: str, known: tuple[str, ...]) -> ValueError:
+def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
     """The error for a task that does not exist, with the nearest that do."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if re.search(r"-v\d+$", name):  # how Gymnasium's names end
         near = [f"gym:{name}"]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
-    return ValueError(
+    return ConfigError(
         f"task {name!r} is not known: {hint}"
         "`gpld tasks` lists the names; gym:ID takes an environment of Gymnasium's registry"
     )

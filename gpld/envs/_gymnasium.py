@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
+from gpld.config import ConfigError
 from gpld.envs._base import ActionScale
 from gpld.envs._serial import Observation, Stream
 from gpld.types import Spaces
@@ -34,7 +35,7 @@ def registered(name: str, *, render: bool = False) -> Factory:
     try:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
-        raise ValueError(f"task 'gym:{name}' is not known: {error}") from None
+        raise ConfigError(f"task 'gym:{name}' is not known: {error}") from None
     mode = "rgb_array" if render else None
     return lambda: gymnasium.make(name, render_mode=mode, disable_env_checker=True)
 

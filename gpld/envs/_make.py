@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
+from gpld.config import ConfigError
 from gpld.envs._base import EnvironmentFailure, VectorEnv, Worker, stream_seed
 from gpld.envs._catalog import has_envpool, in_catalog, tasks
 from gpld.envs._serial import MakeStream, SerialEnv
@@ -83,25 +84,25 @@ def _of_gymnasium(
 def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = False) -> str:
     """The backend that a task gets."""
     if backend not in BACKENDS:
-        raise ValueError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
+        raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
     own = not isinstance(task, str) or task.startswith("gym:")
     if backend == "auto":
         if own:
             return "gymnasium"
         return "envpool" if has_envpool() and in_catalog(str(task)) and not render else "dm_control"
     if own != (backend == "gymnasium"):
-        raise ValueError(
+        raise ConfigError(
             f"backend {backend!r} does not fit task {task!r}: gymnasium is for gym:ID and factories"
         )
     if backend == "envpool" and not has_envpool():
-        raise ValueError(
+        raise ConfigError(
             "backend 'envpool' is not installed, or made for Linux on x86-64 only; use 'dm_control'"
         )
     if backend == "envpool" and render:
-        raise ValueError("backend 'envpool' draws no pictures; use 'dm_control' to render")
+        raise ConfigError("backend 'envpool' draws no pictures; use 'dm_control' to render")
     if backend == "envpool" and not in_catalog(str(task)):
         names = ", ".join(t.name for t in tasks())
-        raise ValueError(
+        raise ConfigError(
             f"backend 'envpool' has no task {task!r}, only {names}; 'dm_control' has the whole suite"
         )
     return backend
