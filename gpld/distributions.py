@@ -66,23 +66,50 @@ def twohot_mean(logits: Float[Array, "*N bins"]) -> Float[Array, "*N"]:
     return jnp.sum((upper - lower) * jnp.broadcast_to(positive, upper.shape), axis=-1)
 
 
+@jax.custom_vjp
 def twohot_loss(logits: Float[Array, "*N bins"], target: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    """Cross-entropy to the two bins around `target`, weighted linearly in raw value space."""
-    logits = logits.astype(jnp.float32)
-    weights = _twohot(jax.lax.stop_gradient(target), logits.shape[-1])
-    return jax.nn.logsumexp(logits, axis=-1) - jnp.sum(weights * logits, axis=-1)
+    """Cross-entropy to the two bins around `target`, weighted linearly in raw value space.
+
+    No gradient flows to the target. Forwards only two logits of each row are picked out; backwards the dense
+    weights are made in passing. So no `[*N, bins]` array of weights is ever stored.
+    """
+    return _twohot_loss_forward(logits, target)[0]
 
 
-def _twohot(target: Float[Array, "*N"], count: int) -> Float[Array, "*N bins"]:
+def _twohot_loss_forward(logits, target):
+    wide = logits.astype(jnp.float32)
+    below, share = _neighbours(target, logits.shape[-1])
+    picked = [jnp.take_along_axis(wide, (below + i)[..., None], axis=-1)[..., 0] for i in (0, 1)]
+    total = jax.nn.logsumexp(wide, axis=-1)
+    return total - (1 - share) * picked[0] - share * picked[1], (logits, total, below, share)
+
+
+def _twohot_loss_backward(residuals, gradient):
+    logits, total, below, share = residuals
+    probs = jnp.exp(logits.astype(jnp.float32) - total[..., None])
+    difference = probs - _twohot(below, share, logits.shape[-1])
+    return (gradient[..., None] * difference).astype(logits.dtype), jnp.zeros_like(share)
+
+
+twohot_loss.defvjp(_twohot_loss_forward, _twohot_loss_backward)
+
+
+def _neighbours(target: Float[Array, "*N"], count: int) -> tuple[Int[Array, "*N"], Float[Array, "*N"]]:
+    """Index of the bin at or below each target, and the next bin's share of the weight."""
     bins = symexp_bins(count)
-    last = jnp.broadcast_to(bins, (*target.shape, count)) <= target[..., None]
-    below = jnp.clip(jnp.sum(last, axis=-1) - 1, 0, count - 2)
+    # The bins are even in symlog space; rounding can miss by one.
+    guess = jnp.floor((symlog(target) + 20) * ((count - 1) / 40)).astype(jnp.int32)
+    guess = jnp.clip(guess, 0, count - 2)
+    below = guess + (target >= bins[guess + 1]).astype(jnp.int32) - (target < bins[guess]).astype(jnp.int32)
+    below = jnp.clip(below, 0, count - 2)
     low, high = bins[below], bins[below + 1]
-    share = jnp.clip((target - low) / (high - low), 0, 1)
-    index = jax.lax.broadcasted_iota(below.dtype, (*target.shape, count), target.ndim)
-    return jnp.where(index == below[..., None], 1 - share[..., None], 0.0) + jnp.where(
-        index == below[..., None] + 1, share[..., None], 0.0
-    )
+    return below, jnp.clip((target - low) / (high - low), 0, 1)
+
+
+def _twohot(below: Int[Array, "*N"], share: Float[Array, "*N"], count: int) -> Float[Array, "*N bins"]:
+    """Weights of all bins."""
+    after = jax.lax.broadcasted_iota(below.dtype, (*below.shape, count), below.ndim) - below[..., None]
+    return jnp.where(after == 0, 1 - share[..., None], jnp.where(after == 1, share[..., None], 0.0))
 
 
 # Continuation: one logit.
