@@ -16,7 +16,7 @@ from gpld import agent, replay
 from gpld.agent import AgentState, Carry, Model
 from gpld.config import AgentConfig, Config, ReplayConfig
 from gpld.replay import Record, Replay
-from gpld.types import Spaces
+from gpld.types import Batch, Latent, Spaces
 
 
 class Live(NamedTuple):
@@ -109,14 +109,14 @@ def learn(config: Config, live: Live, updates: int, key: PRNGKeyArray) -> Live:
     trained = (live.agent, live.replay, live.sums)
     if live.replay.host:
         for _ in range(updates):
-            trained = _learn_one(config.agent, config.replay, _update, trained, key)
+            trained = _learn_one(config.agent, config.replay, _compiled_update, trained, key)
     else:
         trained = _learn(config.agent, config.replay, updates, trained, key)
     return live._replace(agent=trained[0], replay=trained[1], sums=trained[2])
 
 
-_Trained = tuple[AgentState, Replay, dict[str, Float[Array, ""]]]
-_update = jax.jit(agent.update, static_argnums=0, donate_argnums=1)
+_Sums = dict[str, Float[Array, ""]]
+_Trained = tuple[AgentState, Replay, _Sums]
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
@@ -124,7 +124,7 @@ def _learn(
     config: AgentConfig, options: ReplayConfig, updates: int, trained: _Trained, key: PRNGKeyArray
 ) -> _Trained:
     def one(_, trained):
-        return _learn_one(config, options, agent.update, trained, key)
+        return _learn_one(config, options, _update, trained, key)
 
     return jax.lax.fori_loop(0, updates, one, trained)
 
@@ -135,6 +135,16 @@ def _learn_one(
     state, memory, sums = trained
     draw = jax.random.fold_in(key, state.updates)
     memory, batch, indices = replay.sample(memory, draw, options.batch, options.length, options.online)
-    state, latents, metrics = update(config, state, batch)
+    state, latents, sums = update(config, state, sums, batch)
     memory = replay.write_back(memory, indices, latents, state.skipped_in_row == 0)
-    return state, memory, jax.tree.map(jnp.add, sums, metrics)
+    return state, memory, sums
+
+
+def _update(
+    config: AgentConfig, state: AgentState, sums: _Sums, batch: Batch
+) -> tuple[AgentState, Latent, _Sums]:
+    state, latents, metrics = agent.update(config, state, batch)
+    return state, latents, jax.tree.map(jnp.add, sums, metrics)
+
+
+_compiled_update = jax.jit(_update, static_argnums=0, donate_argnums=(1, 2))

@@ -4,12 +4,13 @@ One iteration takes one agent step in every environment:
 
     wait for the environments -> act and remember -> learn -> send the actions
 
-The device is handed acting and learning together, and the actions go to the environments as soon as acting is
-done. So the environments step while the device learns, and yet every action comes from all updates made before
-it: the policy does not lag.
+The device is handed acting and learning together, and the actions go to the environments as soon as acting
+is done. So the environments step while the device learns, and yet every action comes from all updates made
+before it: the policy does not lag.
 """
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -19,12 +20,14 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Float32
 
 from gpld import config as options
 from gpld import envs, machine, memory, replay
-from gpld.config import Config, ConfigError
+from gpld.config import Config
 from gpld.envs import Step, VectorEnv
 from gpld.training import _program, provenance
+from gpld.training._claim import claimed
 from gpld.training._program import Keys, Live
 from gpld.training.checkpoints import Checkpoints
 from gpld.training.evaluation import evaluate
@@ -32,9 +35,6 @@ from gpld.training.logs import Logs
 from gpld.training.progress import Progress
 from gpld.training.saved import CHECKPOINTS, CONFIG, write_spaces
 from gpld.types import Spaces
-
-# What may change between two starts of a run, because no bit of training depends on it.
-_FREE = ("checkpoint.", "log.", "env.threads", "env.timeout")
 
 
 class TrainingStopped(RuntimeError):  # noqa: N818
@@ -53,52 +53,50 @@ class Result(NamedTuple):
 
 
 def train(config: Config, folder: str | Path, *, task: Callable[[], Any] | None = None) -> Result:
-    """Train, or go on with the run in `folder`. `task` makes Gymnasium environments of your own."""
+    """Train, or go on with the run in `folder`. `task` makes Gymnasium environments of your own.
+
+    Ctrl-C and SIGTERM let it save and return. A second Ctrl-C ends the process at once.
+    """
     options.validate(config)
     folder = Path(folder)
-    _claim(config, folder)
     machine.use_compilation_cache()
-    with _interruptible() as interrupted, Run(config, folder, task) as run:
-        while not run.finished and interrupted() is None:
-            run.advance()
-        run.save()
-        return Result(folder, run.env_steps, run.finished, None if run.finished else interrupted())
-
-
-def _claim(config: Config, folder: Path) -> None:
-    """Make the folder this run's, or refuse one that holds another."""
-    path = folder / CONFIG
-    if path.exists():
-        differences = {
-            name: values
-            for name, values in options.diff(options.load(path), config).items()
-            if not name.startswith(_FREE) and not (name == "env_steps" and values[0] < values[1])
-        }
-        if differences:
-            lines = [f"  {name}: {old!r} there, {new!r} now" for name, (old, new) in differences.items()]
-            raise ConfigError(
-                "\n".join([f"out: {folder} holds a run with other options; name another folder", *lines])
-            )
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        options.save(config, path)
+        with claimed(config, folder), _interruptible() as interrupted, Run(config, folder, task) as run:
+            # Not earlier: options that a run could not even start with shall not bind the next attempt.
+            options.save(config, folder / CONFIG)
+            while not run.finished and interrupted() is None:
+                run.advance()
+            if not run.finished:
+                run.progress.message(f"interrupted at {run.env_steps:,} env steps; the same command goes on")
+            run.save()
+            return Result(folder, run.env_steps, run.finished, None if run.finished else interrupted())
+    except BrokenPipeError:  # whoever looked at the output has gone
+        raise
     except OSError as error:
-        raise ConfigError(f"out: {folder} cannot be written ({error.strerror})") from error
+        reason = f"{error.filename or folder}: {error.strerror or error}"
+        raise TrainingStopped(
+            f"{reason}. When that is mended, the same command goes on from the last checkpoint"
+        ) from error
 
 
 @contextmanager
 def _interruptible() -> Iterator[Callable[[], int | None]]:
     """Turn Ctrl-C and SIGTERM into a question that is asked between iterations: which of them came?"""
     received: list[int] = []
-    # A second Ctrl-C ends the process at once.
-    handlers = {
-        number: signal.signal(number, lambda n, _: received.append(n) or signal.signal(n, signal.SIG_DFL))
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
+
+    def note(number: int, _: Any) -> None:
+        received.append(number)
+        if number == signal.SIGINT:  # batch systems send SIGTERM to every process they find, some twice
+            signal.signal(number, signal.SIG_DFL)
+
+    if threading.current_thread() is not threading.main_thread():  # where Python lets nobody handle signals
+        yield lambda: None
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield lambda: received[0] if received else None
     finally:
-        for number, handler in handlers.items():
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
@@ -176,8 +174,7 @@ class Run:
             self.live = _program.learn(config, self.live, due, self.keys.sample)
             self.updates += due
         # Acting is done long before learning, so this does not wait for the updates just handed over.
-        self.env.send(np.asarray(action))
-        self._phase = "stepping"
+        self._send(np.asarray(action))
 
         if due and _crossed(config.log.every, self.updates - due, self.updates):
             self._log()
@@ -185,17 +182,32 @@ class Run:
         if every and (_crossed(every, before, self.agent_steps) or self.finished):
             self._evaluate()
         self.progress.update(env_steps=self.env_steps, updates=self.updates)
-        if time.monotonic() - self._saved_at > 60 * config.checkpoint.minutes:
-            self.save()
+        if not self.checkpoints.busy:  # else try again after the next step, rather than wait
+            self.checkpoints.wait()  # raises what went wrong with the last one
+            if time.monotonic() - self._saved_at > 60 * config.checkpoint.minutes:
+                self.save()
 
     def _receive(self) -> Step:
         """The next step of the environments."""
         phase, self._phase = self._phase, "new"
         if phase == "waiting":
             return self._waiting
-        if phase == "stepping":
-            return self.env.recv()
-        return self.env.step(np.zeros((self.env.count, self.env.spaces.actions), np.float32))
+        if phase == "new":
+            self.env.send(np.zeros((self.env.count, self.env.spaces.actions), np.float32))
+        before = len(self.env.faults)
+        step = self.env.recv()
+        self.recent = self.recent.count_faults(len(self.env.faults) - before)
+        return step
+
+    def _send(self, action: Float32[np.ndarray, "N A"]) -> None:
+        """Let the environments begin their next step."""
+        if not np.isfinite(action).all():
+            raise TrainingStopped(
+                f"the policy's actions are not finite after {self.updates:,} updates. Lower "
+                f"agent.optimizer.learning_rate; the metrics are in {self.logs.path}"
+            )
+        self.env.send(action)
+        self._phase = "stepping"
 
     def _log(self) -> None:
         """A line of metrics: means over the updates since the last one."""
@@ -209,9 +221,9 @@ class Run:
         in_row = int(self.live.agent.skipped_in_row)
         if in_row >= self.config.max_skipped:
             raise TrainingStopped(
-                f"{in_row} updates in a row were skipped because a loss or gradient was not finite (max_skipped is "
-                f"{self.config.max_skipped}). Lower agent.optimizer.learning_rate, or check the observations and "
-                f"rewards of {self.config.task}; the metrics are in {self.logs.path}"
+                f"{in_row} updates in a row were skipped because a loss or gradient was not finite "
+                f"(max_skipped is {self.config.max_skipped}). Lower agent.optimizer.learning_rate, or check "
+                f"observations and rewards of {self.config.task}; the metrics are in {self.logs.path}"
             )
 
     def _show(self, values: dict[str, float]) -> None:
@@ -284,12 +296,18 @@ class _Recent(NamedTuple):
     total: np.ndarray
     """Sum of the returns of the episodes that ended."""
     episodes: np.ndarray
+    faults: np.ndarray
+    """Environments that broke and were restarted."""
     since: np.ndarray
     """Updates made before the last line."""
 
     @classmethod
     def zeros(cls, streams: int) -> "_Recent":
-        return cls(np.zeros(streams), np.zeros(()), np.zeros((), np.int64), np.zeros((), np.int64))
+        counts = [np.zeros((), np.int64) for _ in range(3)]
+        return cls(np.zeros(streams), np.zeros(()), *counts)
+
+    def count_faults(self, new: int) -> "_Recent":
+        return self._replace(faults=self.faults + new)
 
     def follow(self, step: Step) -> "_Recent":
         running = self.running + step.reward
@@ -300,9 +318,11 @@ class _Recent(NamedTuple):
         )
 
     def metrics(self) -> dict[str, float]:
-        if not self.episodes:
-            return {}
-        return {"train/return": float(self.total / self.episodes), "train/episodes": float(self.episodes)}
+        values = {"train/faults": float(self.faults)} if self.faults else {}
+        if self.episodes:
+            values["train/return"] = float(self.total / self.episodes)
+            values["train/episodes"] = float(self.episodes)
+        return values
 
     def restart(self, updates: int) -> "_Recent":
         fresh = _Recent.zeros(len(self.running))

@@ -1,0 +1,51 @@
+"""A run folder belongs to one run, and to one process at a time."""
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpld import config as options
+from gpld.config import Config, ConfigError
+from gpld.training.saved import CONFIG
+
+LOCK = ".lock"
+"""Held by the process that trains in a folder."""
+
+# What may change between two starts of a run, because no bit of training depends on it.
+_FREE = ("checkpoint.", "log.", "env.threads", "env.timeout", "env.restarts", "max_skipped")
+
+
+@contextmanager
+def claimed(config: Config, folder: Path) -> Iterator[None]:
+    """Hold the folder, unless it has another run in it or another process at work."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("w")
+    except OSError as error:
+        raise ConfigError(f"out: {folder} cannot be written ({error.strerror})") from error
+    with lock:  # the system lets go of it when the process ends, however it ends
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(f"out: another process is training in {folder}") from None
+        except OSError:
+            pass  # a file system without locks
+        _refuse_other_options(config, folder)
+        yield
+
+
+def _refuse_other_options(config: Config, folder: Path) -> None:
+    path = folder / CONFIG
+    if not path.exists():
+        return
+    differences = {
+        name: values
+        for name, values in options.diff(options.load(path), config).items()
+        if not name.startswith(_FREE) and not (name == "env_steps" and values[0] < values[1])
+    }
+    if differences:
+        lines = [f"  {name}: {old!r} there, {new!r} now" for name, (old, new) in differences.items()]
+        raise ConfigError(
+            "\n".join([f"out: {folder} holds a run with other options; name another folder", *lines])
+        )
