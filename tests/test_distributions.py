@@ -69,11 +69,13 @@ def test_twohot_weights_have_the_target_as_mean(target):
 
 @pytest.mark.parametrize("count", [3, 41, 255])
 def test_neighbours_are_those_of_a_search_even_at_the_bins_themselves(count):
-    bins = d.symexp_bins(count)
-    targets = jnp.concatenate([bins, jnp.nextafter(bins, jnp.inf), jnp.nextafter(bins, -jnp.inf)])
-    targets = targets[(targets == 0) | (jnp.abs(targets) > 1e-30)]  # XLA takes subnormal numbers for 0
-    expected = np.clip(np.searchsorted(np.asarray(bins), np.asarray(targets), "right") - 1, 0, count - 2)
-    np.testing.assert_array_equal(d._neighbours(targets, count)[0], expected)
+    bins = np.asarray(d.symexp_bins(count))
+    targets = np.concatenate(
+        [bins, np.nextafter(bins, np.float32(np.inf)), np.nextafter(bins, np.float32(-np.inf))]
+    )
+    targets = targets[(targets == 0) | (np.abs(targets) > 1e-30)]  # XLA takes subnormal numbers for 0
+    expected = np.clip(np.searchsorted(bins, targets, "right") - 1, 0, count - 2)
+    np.testing.assert_array_equal(d._neighbours(jnp.asarray(targets), count)[0], expected)
 
 
 def test_twohot_gradient_is_that_of_the_dense_cross_entropy():
