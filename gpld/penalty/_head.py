@@ -63,9 +63,7 @@ class Head:
         if self.norm not in ("rms", "layer", None):
             raise ValueError(f"norm must be 'rms', 'layer' or None, not {self.norm!r}")
         if isinstance(self.activation, str) and not hasattr(jax.nn, self.activation):
-            raise ValueError(
-                f"activation must be a function or the name of one in jax.nn, not {self.activation!r}"
-            )
+            raise ValueError(f"activation must be a function or named in jax.nn, not {self.activation!r}")
         if not self.layers:
             raise ValueError("layers must hold at least one hidden layer")
 

@@ -1,0 +1,43 @@
+"""Operations of the compiled programs, at the 12M agent's sizes and rho = 0.5."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+PATH = Path(__file__).parents[2] / "benchmarks" / "penalty.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    spec = importlib.util.spec_from_file_location("penalty_benchmark", PATH)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+def test_closed_form_probes_take_at_most_a_fifth_of_the_operations(benchmark):
+    options = benchmark.Options(rho=(0.5,), targets=("posterior",))
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        cost = {
+            case.labels["estimator"]: benchmark.measure(case, repeats=0, execute=False).gigaflops
+            for case in benchmark.penalty_cases(options)
+        }
+    assert cost["vjp probes"] > 40  # 512 states, 32 rows: three times 2 * (2304 + 512) * 256 each, at least
+    assert cost["closed-form probes"] < cost["vjp probes"] / 5
+    assert cost["closed-form exact"] < 1.5 * cost["vjp probes"]
+
+
+def test_the_benchmark_measures_every_case_and_writes_it_down(benchmark, tmp_path):
+    small = {"deter": 16, "units": 8, "hidden": 8, "stoch": 2, "classes": 4, "states": 8}
+    options = benchmark.Options(
+        **small, runs=2, rho=(0.5,), targets=("joint",), repeats=1, out=tmp_path / "costs.json"
+    )
+    measurements = benchmark.main(options)
+    assert [m.labels["estimator"] for m in measurements] == list(options.estimators)
+    assert all(m.milliseconds > 0 and m.gigaflops > 0 for m in measurements)
+    assert options.out.read_text().count('"estimator"') == 3
