@@ -1,18 +1,26 @@
-"""The `gpld` command: a small function for each subcommand, found in `COMMANDS`."""
+"""The `gpld` command: a small function for each subcommand, found in `COMMANDS`.
+
+Exit statuses: 0 if all went well; 1 if a run failed; 2 for a mistake in the options; 128 plus the number of a
+signal if one ended a run, which was saved: 130 for Ctrl-C, 143 for SIGTERM. So a script that says
+`gpld train ... && gpld eval ...` does not evaluate half a run, and a batch system knows what to start again.
+"""
 
 import argparse
 import dataclasses
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import tyro
 
 import gpld
 from gpld.config import PRESETS, Config, ConfigError, suggestion, validate, with_presets
+
+DEVICES = ("cpu", "gpu")
+"""Presets that fit a device; without one of them, that of JAX's device is taken."""
 
 
 def doctor(arguments: Sequence[str]) -> int:
@@ -37,13 +45,24 @@ def tasks(arguments: Sequence[str]) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainOptions(Config):
-    """A configuration, and what decides where it comes from and where its results go."""
+class RunOptions(Config):
+    """A configuration, and where it comes from."""
 
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help_behavior_hint="")]
     """domain-task of the DeepMind Control suite (walker-walk), or gym:Name-v0."""
     preset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
     """Presets, applied from left to right over the defaults; options given beside them win."""
+
+    @property
+    def config(self) -> Config:
+        """The configuration alone."""
+        return Config(**{field.name: getattr(self, field.name) for field in dataclasses.fields(Config)})
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainOptions(RunOptions):
+    """Options of `gpld train`."""
+
     out: Annotated[
         Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: runs/TASK-seedSEED)")
     ] = None
@@ -52,42 +71,177 @@ class TrainOptions(Config):
 
 def train(arguments: Sequence[str]) -> int:
     """Train an agent on a task, or go on with a run that was interrupted."""
-    config, out = parse_train(arguments)
-    from gpld import training  # pyright: ignore[reportAttributeAccessIssue]
+    parse_train(arguments)  # before anything is loaded, which takes its time
+    config, out = parse_train(arguments, fitting(arguments))
+    from gpld.training import summary
+    from gpld.training import train as run
 
-    training.train(config, out)
+    result = run(config, out)
+    if not result.finished:
+        print(f"go on with: {summary.program('gpld')} train {shlex.join(arguments)}")
+        return 128 + (result.signal or 0)
+    summary.show(config, out, arguments)
     return 0
 
 
-def parse_train(arguments: Sequence[str]) -> tuple[Config, Path]:
-    """The validated configuration and the run folder that the arguments of `gpld train` ask for."""
-    # Presets are the defaults of the options beside them, so they are read first.
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--preset", nargs="*", default=[])
-    presets = early.parse_known_args(arguments)[0].preset
-    defaults = with_presets(Config(task=""), presets)
+def parse_train(arguments: Sequence[str], beneath: Sequence[str] = ()) -> tuple[Config, Path]:
+    """The validated configuration and the run folder that the arguments of `gpld train` ask for.
 
-    names = [field.name for field in dataclasses.fields(Config)]
-    options = tyro.cli(
-        TrainOptions,
-        prog="gpld train",
-        description="\n".join([str(train.__doc__), "", "Presets:", *map(_preset_line, PRESETS)]),
-        args=list(arguments),
-        default=TrainOptions(**{name: getattr(defaults, name) for name in names}),
-    )
-    config = Config(**{name: getattr(options, name) for name in names})
-    validate(config)
+    `beneath` are presets under those named.
+    """
+    options = _parse_run(TrainOptions, "train", str(train.__doc__), arguments, beneath, task="")
+    config = options.config
     folder = f"{config.task.replace(':', '-').replace('/', '-')}-seed{config.seed}"
     return config, options.out or Path("runs") / folder
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"doctor": doctor, "tasks": tasks}
-if find_spec("gpld.training"):
-    COMMANDS["train"] = train
+@dataclasses.dataclass(frozen=True)
+class EvalOptions:
+    """Options of `gpld eval`."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
+    """Folder of a run, finished or not: its newest good checkpoint is evaluated."""
+    episodes: int = 20
+    """Episodes to play, side by side."""
+    seed: int = 0
+    """Decides where the episodes begin, and what is random in the actions."""
+    video: bool = False
+    """Film one more episode: film.gif, and some of its frames in film.png."""
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the run)")
+    ] = None
+    """Folder for evaluation.json and the film."""
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Play episodes with a trained agent, and film one if asked to."""
+    options = tyro.cli(EvalOptions, prog="gpld eval", description=evaluate.__doc__, args=list(arguments))
+    for name, value, least in (("episodes", options.episodes, 1), ("seed", options.seed, 0)):
+        if value < least:
+            raise ConfigError(f"{name}: {value} is not allowed; it must be at least {least}")
+    out = options.out or options.run
+    from gpld import machine
+    from gpld.training import film, saved, score
+
+    machine.use_compilation_cache()
+    trained = saved.load(options.run)
+    found = score.score(trained, episodes=options.episodes, seed=options.seed)
+    path = found.write(out)
+    print(f"{found.task}, after {found.env_steps:,} env steps and {found.updates:,} updates")
+    _print(score.table(found))
+    print(f"written to {path}")
+    if options.video:
+        try:
+            made = film.film(options.run, out, seed=options.seed)
+            print(f"film: {made.gif}, some of its frames: {made.strip} (return {made.episode_return:.1f})")
+        except film.NoFilm as reason:
+            print(f"gpld eval: no film: {reason}", file=sys.stderr)
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class ProfileOptions(RunOptions):
+    """Options of `gpld profile`."""
+
+    updates: int = 3
+    """Updates to trace."""
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: profiles/TASK)")
+    ] = None
+    """Folder for the trace."""
+
+
+def profile(arguments: Sequence[str]) -> int:
+    """Trace some updates with JAX's profiler, and say where their time goes."""
+    parse_profile(arguments)
+    # On GPUs, a trace shows nothing of what runs inside a command buffer. XLA reads this when JAX starts.
+    flags = [os.environ.get("XLA_FLAGS", ""), "--xla_gpu_enable_command_buffer="]
+    os.environ["XLA_FLAGS"] = " ".join(flags).strip()
+    options = parse_profile(arguments, fitting(arguments))
+    import jax
+
+    from gpld import envs, machine, profiling
+
+    config, out = options.config, options.out or Path("profiles") / options.task.replace("/", "-")
+    machine.use_compilation_cache()
+    with envs.make(config.task, count=1, seed=config.seed, backend=config.backend) as env:
+        spaces = env.spaces
+    found = profiling.profile(config, spaces, out, updates=options.updates)
+    _print(profiling.tables(found))
+    print(f"{1000 * found.seconds:,.3f} ms per update on the clock, without the tracer")
+    if jax.default_backend() == "gpu":
+        print("measured without command buffers, which hide their kernels from the trace (XLA_FLAGS)")
+    print(f"trace: {found.trace}; open it at https://ui.perfetto.dev")
+    return 0
+
+
+def parse_profile(arguments: Sequence[str], beneath: Sequence[str] = ()) -> ProfileOptions:
+    """The validated options that the arguments of `gpld profile` ask for."""
+    options = _parse_run(
+        ProfileOptions, "profile", str(profile.__doc__), arguments, beneath, task="walker-walk"
+    )
+    if options.updates < 1:
+        raise ConfigError(f"updates: {options.updates} is not allowed; it must be at least 1")
+    return options
+
+
+Options = TypeVar("Options", bound=RunOptions)
+
+
+def _parse_run(
+    kind: type[Options], name: str, what: str, arguments: Sequence[str], beneath: Sequence[str], *, task: str
+) -> Options:
+    """Options of a command that takes a whole configuration, validated."""
+    # Presets are the defaults of the options beside them, so they are read first.
+    defaults = with_presets(Config(task), [*beneath, *_named_presets(arguments)])
+    options = tyro.cli(
+        kind,
+        prog=f"gpld {name}",
+        description="\n".join([what, "", "Presets:", *map(_preset_line, PRESETS)]),
+        args=list(arguments),
+        default=kind(**{field.name: getattr(defaults, field.name) for field in dataclasses.fields(Config)}),
+    )
+    validate(options.config)
+    return options
+
+
+def fitting(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The preset that fits JAX's device, unless one for a device is named. Says which."""
+    if set(DEVICES) & set(_named_presets(arguments)):
+        return ()
+    import jax
+
+    try:
+        device = jax.devices()[0]
+    except (
+        RuntimeError,
+        AssertionError,
+    ) as error:  # JAX's, and without words if it has no plugin for a device
+        asked = os.environ.get("JAX_PLATFORMS", "")
+        reason = f"JAX_PLATFORMS={asked}: JAX cannot use this machine's device"
+        raise ConfigError(f"{reason}; `gpld doctor` says more. {error}".strip()) from error
+    preset = "cpu" if device.platform == "cpu" else "gpu"
+    print(f"preset {preset}, which fits this machine's device ({device.device_kind})")
+    return (preset,)
+
+
+def _named_presets(arguments: Sequence[str]) -> list[str]:
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--preset", nargs="*", default=[])
+    return early.parse_known_args(arguments)[0].preset
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "train": train,
+    "eval": evaluate,
+    "profile": profile,
+    "tasks": tasks,
+    "doctor": doctor,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit status: 2 for a user's mistake, told in one line."""
+    """Run a subcommand and return its exit status; what a user can mend is told without a traceback."""
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(_usage())
@@ -109,6 +263,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # gpld train --help | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
+    except Exception as error:
+        if not _is_told(error):
+            raise
+        print(f"gpld {name}: {error}", file=sys.stderr)
+        return 1
+
+
+def _is_told(error: Exception) -> bool:
+    """Whether an error is about the user's machine, files or environment, and says so in its words."""
+    if isinstance(error, OSError):
+        return error.filename is not None
+    from gpld.envs import EnvironmentFailure
+    from gpld.training import CheckpointError, TrainingStopped
+
+    return isinstance(error, (EnvironmentFailure, CheckpointError, TrainingStopped))
+
+
+def _print(renderable: object) -> None:
+    from rich.console import Console
+
+    Console().print(renderable)
 
 
 def _usage() -> str:

@@ -1,11 +1,13 @@
 """How well the agent of a run folder does: episodes played with it, and the file that keeps their returns."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 import numpy as np
+from rich.table import Column, Table
 
 from gpld.training.evaluation import evaluate
 from gpld.training.provenance import provenance
@@ -36,7 +38,7 @@ class Score(NamedTuple):
         return float(np.std(self.returns))
 
     def write(self, folder: Path) -> Path:
-        """Write it to `evaluation.json` in a folder, in one move, with where it came from; the file's path."""
+        """Write it with its provenance to `evaluation.json` in a folder, in one move; the file's path."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / EVALUATION
         values = {**self._asdict(), "mean": self.mean, "std": self.std, "provenance": provenance()}
@@ -51,3 +53,13 @@ def score(trained: Trained, *, episodes: int, seed: int = 0) -> Score:
     config, key = trained.config, jax.random.key(seed)
     returns = evaluate(config, trained.model, episodes=episodes, number=seed, key=key)
     return Score(config.task, trained.env_steps, trained.updates, seed, returns)
+
+
+def table(found: Score) -> Table:
+    """The returns for the terminal."""
+    right = partial(Column, justify="right")
+    shown = Table(right("episode", "mean\nstd"), right("return", f"{found.mean:.1f}\n{found.std:.1f}"))
+    shown.show_footer = True
+    for number, episode_return in enumerate(found.returns):
+        shown.add_row(str(number), f"{episode_return:.1f}")
+    return shown

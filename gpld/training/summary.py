@@ -1,0 +1,155 @@
+"""What a run shows when it is finished: how well it learned, and what to do next."""
+
+import argparse
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from rich.console import Console
+
+from gpld.config import Config
+from gpld.envs import EnvironmentFailure, VectorEnv
+from gpld.training import evaluation, logs
+from gpld.training.curve import save_curve, text_curve, title_of
+from gpld.training.film import NoFilm, film
+
+LAST = 3
+"""Evaluations whose mean is a run's result: one alone is noisy."""
+RANDOM_EPISODES = 30
+FILM_SECONDS = 90.0
+"""Longest that a finished run waits for its film."""
+
+
+class Command(NamedTuple):
+    """Something to try next."""
+
+    purpose: str
+    line: str
+
+
+def show(config: Config, folder: Path, arguments: Sequence[str], console: Console | None = None) -> None:
+    """Print a finished run's learning curve, result, film and next commands; draw the curve into the folder.
+
+    `arguments` are those that `gpld train` was given.
+    """
+    console = console or Console()
+
+    def tell(text: str) -> None:
+        console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    env_steps, returns = evaluations(folder)
+    if len(returns):
+        chance = random_return(config)
+        title, width = title_of(config), min(console.width, 100)
+        tell("")
+        tell(text_curve(env_steps, returns, title=title, random_return=chance, width=width))
+        tell("")
+        tell(result(returns, config.eval.episodes, chance))
+        try:
+            picture = folder / "curve.png"
+            save_curve(picture, [("agent", env_steps, returns)], title=title, random_return=chance)
+            tell(f"curve: {picture}")
+        except OSError as error:
+            tell(f"no picture of the curve: {error}")
+    tell(_film_line(folder))
+    tell("\nWhat to try next:")
+    for command in next_commands(config, folder, arguments):
+        tell(f"\n  # {command.purpose}\n  {command.line}")
+
+
+def evaluations(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Env steps and mean returns of a run's evaluations."""
+    metrics = logs.read(folder)
+    if "eval/return" not in metrics:
+        return np.zeros(0), np.zeros(0)
+    found = metrics.dropna(subset=["eval/return"])
+    return np.asarray(found["env_steps"]), np.asarray(found["eval/return"])
+
+
+def result(returns: np.ndarray, episodes: int, chance: float | None) -> str:
+    """A run's result in a line."""
+    last = returns[-LAST:]
+    mean, many = float(np.mean(last)), len(last) > 1
+    which = f"the last {len(last)} evaluations" if many else "the last evaluation"
+    line = f"mean return of {which} ({len(last) * episodes} episodes): {mean:.1f}"
+    if chance is None:
+        return line
+    times = f", {mean / chance:.1f} times as much" if 0 < chance <= mean else ""
+    return f"{line}{times} (a random policy: {chance:.1f})"
+
+
+def random_return(config: Config, episodes: int = RANDOM_EPISODES) -> float | None:
+    """Mean return of uniformly random actions, or None if the environment fails."""
+    rng = np.random.default_rng(config.seed)
+    try:
+        with evaluation.make(config, episodes, number=0) as env:
+            returns, done = np.zeros(episodes), np.zeros(episodes, bool)
+            while not done.all():
+                step = env.step(_random_actions(env, rng))
+                returns += np.where(done, 0.0, step.reward)
+                done |= step.is_last
+    except EnvironmentFailure:
+        return None
+    return float(returns.mean())
+
+
+def _random_actions(env: VectorEnv, rng: np.random.Generator) -> np.ndarray:
+    if env.spaces.discrete:
+        return np.eye(env.spaces.actions, dtype=np.float32)[rng.integers(env.spaces.actions, size=env.count)]
+    return rng.uniform(-1.0, 1.0, (env.count, env.spaces.actions)).astype(np.float32)
+
+
+def _film_line(folder: Path) -> str:
+    try:
+        made = film(folder, folder, timeout=FILM_SECONDS)
+    except NoFilm as reason:
+        return f"no film: {reason}"
+    return f"film: {made.gif}, some of its frames: {made.strip} (return {made.episode_return:.1f})"
+
+
+def next_commands(config: Config, folder: Path, arguments: Sequence[str]) -> list[Command]:
+    """Commands that exist and make sense after a run."""
+    gpld = program("gpld")
+    evaluate = f"{gpld} eval {shlex.quote(str(folder))} --episodes 20 --video"
+    commands = [
+        Command(*_compare(config, folder, arguments, gpld)),
+        Command("evaluate the agent with more episodes, and film it", evaluate),
+    ]
+    if config.log.tensorboard:
+        board = program("tensorboard")
+        install = "" if shutil.which(board) else f"{program('pip')} install tensorboard && "
+        line = f"{install}{board} --logdir {shlex.quote(str(folder.parent))}"
+        commands.append(Command("see all metrics of all runs side by side", line))
+    return commands
+
+
+def _compare(config: Config, folder: Path, arguments: Sequence[str], gpld: str) -> tuple[str, str]:
+    """The same run with and without the penalty, over seeds."""
+    varied = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--seed", "--out"):
+        varied.add_argument(option)
+    kept = shlex.join(varied.parse_known_args(list(arguments))[1])
+    penalty = config.agent.penalty
+    if penalty.posterior or penalty.prior:
+        other, name, changes = "DreamerV3, without the penalty", "dreamerv3", {"posterior": 0, "prior": 0}
+    else:
+        other, name, changes = "GPLD-DreamerV3, with the penalty", "gpld", {"posterior": 0.5}
+    options = " ".join(f"--agent.penalty.{option} {value}" for option, value in changes.items())
+    stem = shlex.quote(re.sub(r"-seed\d+$", "", str(folder)))
+    run = f"{gpld} train {kept} --seed $seed --out {stem}"
+    line = f"for seed in 0 1 2; do {run}-seed$seed; {run}-{name}-seed$seed {options}; done"
+    return f"compare with {other}, over three seeds", line
+
+
+def program(name: str) -> str:
+    """How to call a program of this Python's environment from where the user is."""
+    path = Path(sys.executable).parent / name
+    if shutil.which(name) == str(path):
+        return name
+    return shlex.quote(os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path))
