@@ -9,7 +9,7 @@
         obs = env.step(policy.act(obs))
     policy.reset()                     # before the next episode
 
-Only the parameters are read, and no environment need be installed.
+Only options and parameters are read, and no simulator need be installed.
 """
 
 from collections.abc import Mapping

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import jax
+import pytest
 
 # Silent promotion hides bugs: a missing axis or a stray float64 must fail here, not slow a run down.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -10,3 +11,15 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent.parent / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory):
+    """The folder of a finished run: cartpole-balance, two evaluations, and no update to compile."""
+    from gpld.training import train
+    from tests.training.helpers import tiny
+
+    config = tiny(env_steps=400, replay={"train_ratio": 0.001}, eval={"every": 100, "episodes": 2}, seed=3)
+    folder = tmp_path_factory.mktemp("runs") / "cartpole-balance-seed3"
+    assert train(config, folder).finished
+    return folder

@@ -35,6 +35,7 @@ ROOMS = (
     "envs",
     "population",
     "training",
+    "deploy",
     "profiling",
     "analysis",
     "theory",

@@ -68,6 +68,7 @@ def read_spaces(folder: Path) -> Spaces:
     path = folder / SPACES
     try:
         values = json.loads(path.read_text())
-        return Spaces.of(values["obs"], values["actions"], values["discrete"])
+        obs = {name: tuple(shape) for name, shape in values["obs"].items()}
+        return Spaces.of(obs, values["actions"], values["discrete"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: not a description of spaces ({error!r})") from error
