@@ -65,7 +65,8 @@ test-full: $(TORCH_READY)
 	@$(BIN)/pytest -n 2 -m 'not gpu' --cov --cov-report=term:skip-covered $(PYTEST)
 
 bench: $(READY)
-	@for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python $$benchmark || exit 1; done
+	@for name in environments penalty update; do \
+		echo "== $$name"; $(BIN)/python benchmarks/$$name.py --out .cache/bench || exit 1; done
 
 lint: typecheck
 	@$(BIN)/ruff check

@@ -41,8 +41,8 @@ VARIANTS: dict[str, dict] = {
 class Options:
     """Options of the benchmark."""
 
-    preset: tuple[str, ...] = ("12m", "gpu")
-    """Presets of the agent."""
+    preset: tuple[str, ...] = ()
+    """Presets of the agent; by default 12m gpu on a GPU, nano cpu elsewhere."""
     runs: tuple[int, ...] = (1, 8)
     """Runs in one program."""
     variants: tuple[str, ...] = ("baseline", "probes", "exact")
@@ -108,7 +108,8 @@ def with_penalty(config: Config, rho: float, changes: dict) -> Config:
 
 def main(options: Options) -> list[dict]:
     """Measure, print and write."""
-    config = with_presets(Config(task="walker-walk"), options.preset)
+    fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
+    config = with_presets(Config(task="walker-walk"), options.preset or fitting)
     rows = []
     for runs in options.runs:
         baseline = None
