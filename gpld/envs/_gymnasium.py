@@ -36,8 +36,8 @@ def registered(name: str, *, render: bool = False) -> Factory:
         gymnasium.spec(name)
     except gymnasium.error.Error as error:
         raise ConfigError(f"task 'gym:{name}' is not known: {error}") from None
-    mode = "rgb_array" if render else None
-    return lambda: gymnasium.make(name, render_mode=mode, disable_env_checker=True)
+    mode = {"render_mode": "rgb_array"} if render else {}  # which not every environment knows
+    return lambda: gymnasium.make(name, **mode, disable_env_checker=True)
 
 
 def observation_boxes(space: Space) -> dict[str, Space]:

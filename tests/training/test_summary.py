@@ -1,0 +1,200 @@
+import io
+import shlex
+import sys
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+from rich.console import Console
+
+from gpld import cli
+from gpld.config import Config, load, override
+from gpld.training import film, summary
+from tests.training.helpers import tiny
+
+
+class Payer(gymnasium.Env):
+    """Pays the first number of the action, or the choice, at each of ten frames. It cannot be drawn."""
+
+    observation_space = Box(-1.0, 1.0, (2,), np.float32)
+
+    def __init__(self, choices: int = 0, breaks: bool = False):
+        self.breaks = breaks
+        self.action_space = Discrete(choices) if choices else Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action):
+        if self.breaks:
+            raise RuntimeError("out of money")
+        self.time += 1
+        paid = float(action) if isinstance(self.action_space, Discrete) else float(action[0])
+        return np.zeros(2, np.float32), paid, False, self.time == 10, {}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def registered():
+    names = {"GpldPayer-v0": {}, "GpldChoice-v0": {"choices": 4}, "GpldBroken-v0": {"breaks": True}}
+    for name, options in names.items():
+        gymnasium.register(name, Payer, kwargs=options)
+    yield
+    for name in names:
+        del gymnasium.registry[name]
+
+
+@pytest.fixture
+def no_film(monkeypatch):
+    def refuse(run, out, *, timeout):
+        raise film.NoFilm(f"no film of {run.name} in {timeout:.0f} s")
+
+    monkeypatch.setattr(summary, "film", refuse)
+
+
+def shown(config, folder, arguments=("cartpole-balance",)):
+    console = Console(record=True, width=80, file=io.StringIO())
+    summary.show(config, folder, list(arguments), console)
+    return console.export_text()
+
+
+# A random policy
+
+
+def test_a_random_policy_is_uniform_over_choices():
+    assert summary.random_return(tiny("gym:GpldChoice-v0"), 400) == pytest.approx(10 * 1.5, abs=1.0)
+
+
+def test_a_random_policy_is_uniform_in_the_box():
+    config = tiny("gym:GpldPayer-v0")
+    # Each action is held for two frames: 2 * (sum of 5 uniform numbers in [-1, 1]).
+    returns = [summary.random_return(override(config, {"seed": seed}), 1) for seed in range(200)]
+    assert np.mean(returns) == pytest.approx(0.0, abs=0.8)
+    assert np.std(returns) == pytest.approx(2 * np.sqrt(5 / 3), rel=0.2)
+    assert summary.random_return(config, 3) == summary.random_return(config, 3)
+
+
+def test_an_environment_that_fails_has_no_random_return():
+    assert summary.random_return(tiny("gym:GpldBroken-v0", env={"restarts": 0}), 1) is None
+
+
+# The result
+
+
+def test_the_result_is_the_mean_of_the_last_three_evaluations():
+    returns = np.array([900.0, 100.0, 200.0, 300.0])
+    line = "mean return of the last 3 evaluations (15 episodes): 200.0"
+    assert summary.result(returns, 5, None) == line
+    assert summary.result(returns, 5, 40.0) == f"{line}, 5.0 times as much (a random policy: 40.0)"
+    assert summary.result(returns, 5, -40.0) == f"{line} (a random policy: -40.0)"
+    assert summary.result(returns, 5, 400.0) == f"{line} (a random policy: 400.0)"
+
+
+def test_the_result_of_one_evaluation():
+    assert summary.result(np.array([7.0]), 2, None) == "mean return of the last evaluation (2 episodes): 7.0"
+
+
+def test_the_evaluations_of_a_run(small_run):
+    env_steps, returns = summary.evaluations(small_run)
+    assert env_steps.tolist() == [200, 400]
+    assert ((returns > 0) & (returns <= 1000)).all()
+
+
+# The screen
+
+
+def test_a_finished_run_shows_curve_result_and_next_commands(small_run, no_film):
+    config = load(small_run / "config.json")
+    text = shown(config, small_run)
+    _, returns = summary.evaluations(small_run)
+    assert "cartpole-balance, GPLD-DreamerV3, seed 3" in text
+    assert "400 env steps" in text
+    assert f"mean return of the last 2 evaluations (4 episodes): {returns.mean():.1f}" in text
+    assert "no film: no film of cartpole-balance-seed3 in 90 s" in text
+    assert "--episodes 20 --video\n" in text
+    assert (small_run / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_film_is_named(small_run, monkeypatch):
+    made = film.Film(small_run / "film.gif", small_run / "film.png", 12.34)
+    monkeypatch.setattr(summary, "film", lambda run, out, *, timeout: made)
+    text = shown(load(small_run / "config.json"), small_run)
+    assert f"film: {made.gif}, some of its frames: {made.strip} (return 12.3)" in text
+
+
+def test_a_run_without_evaluations_still_says_what_to_do(tmp_path, no_film):
+    (tmp_path / "metrics.jsonl").write_text('{"env_steps": 1, "updates": 1, "loss/total": 2.0}\n')
+    text = shown(tiny(), tmp_path)
+    assert "mean return" not in text
+    assert text.index("no film") < text.index("What to try next") < text.index("gpld eval")
+
+
+def test_a_picture_that_cannot_be_written_fails_nothing(small_run, no_film, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device", "curve.png")
+
+    monkeypatch.setattr(summary, "save_curve", full)
+    text = shown(load(small_run / "config.json"), small_run)
+    assert "no picture of the curve: [Errno 28] No space left on device: 'curve.png'" in text
+    assert "What to try next" in text
+
+
+# The next commands
+
+
+def parsed_loop(line):
+    """Configuration and folder of each `gpld train` in a loop over seeds, for seed 1."""
+    assert line.startswith("for seed in 0 1 2; do ")
+    body = line.removeprefix("for seed in 0 1 2; do ").removesuffix("; done").replace("$seed", "1")
+    programs = [shlex.split(command) for command in body.split("; ")]
+    assert all(Path(words[0]).name == "gpld" and words[1] == "train" for words in programs)
+    return [cli.parse_train(words[2:]) for words in programs]
+
+
+@pytest.mark.parametrize(
+    ("more", "same", "other", "name"),
+    [
+        ("--preset nano cpu", {}, {"posterior": 0.0, "prior": 0.0}, "dreamerv3"),
+        (
+            "--agent.penalty.posterior 0.25 --agent.penalty.prior 0.1",
+            {"posterior": 0.25, "prior": 0.1},
+            {"posterior": 0.0, "prior": 0.0},
+            "dreamerv3",
+        ),
+        ("--agent.penalty.posterior 0", {"posterior": 0.0}, {"posterior": 0.5}, "gpld"),
+    ],
+)
+def test_the_comparison_is_the_same_run_with_and_without_the_penalty(more, same, other, name):
+    arguments = f"walker-walk --seed 7 {more} --env-steps 5000 --out=my/walker-seed7".split()
+    config, folder = cli.parse_train(arguments)
+    compare = summary.next_commands(config, folder, arguments)[0]
+    (again, again_folder), (changed, changed_folder) = parsed_loop(compare.line)
+    assert again == override(config, {"seed": 1, "agent": {"penalty": same}})
+    assert changed == override(config, {"seed": 1, "agent": {"penalty": other}})
+    assert str(again_folder) == "my/walker-seed1"  # of seed 7: the folder of this very run
+    assert str(changed_folder) == f"my/walker-{name}-seed1"
+
+
+def test_all_commands_exist(monkeypatch, tmp_path):
+    monkeypatch.setattr(summary.shutil, "which", lambda name: str(Path(sys.executable).parent / name))
+    commands = summary.next_commands(Config("walker-walk"), Path("runs/walker-walk-seed0"), ["walker-walk"])
+    assert [command.line.split()[0] for command in commands] == ["for", "gpld", "tensorboard"]
+    assert commands[1].line == "gpld eval runs/walker-walk-seed0 --episodes 20 --video"
+    assert commands[2].line == "tensorboard --logdir runs"
+    assert "eval" in cli.COMMANDS
+    without = override(Config("walker-walk"), {"log": {"tensorboard": False}})
+    assert len(summary.next_commands(without, Path("runs/x"), ["walker-walk"])) == 2
+
+
+def test_programs_are_called_so_that_this_environments_are_found(monkeypatch, tmp_path):
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "my env" / "bin" / "python"))
+    monkeypatch.setattr(summary.shutil, "which", lambda name: f"/usr/bin/{name}")  # another installation
+    assert summary.program("pip") == shlex.quote(str(tmp_path / "my env" / "bin" / "pip"))
+    monkeypatch.chdir(tmp_path)
+    assert summary.program("gpld") == "'my env/bin/gpld'"
+    monkeypatch.setattr(summary.shutil, "which", lambda name: None)
+    commands = summary.next_commands(Config("walker-walk"), Path("runs/a"), ["walker-walk"])
+    assert commands[2].line.startswith("'my env/bin/pip' install tensorboard && 'my env/bin/tensorboard' ")
