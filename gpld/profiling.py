@@ -4,7 +4,8 @@ import gzip
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +18,6 @@ from rich.table import Table
 from gpld import agent
 from gpld.config import Config
 from gpld.types import Batch, Latent, Spaces
-
-COMMAND_BUFFERS_OFF = "--xla_gpu_enable_command_buffer="
-"""For XLA_FLAGS, before JAX starts: on GPUs, a trace shows nothing of what runs inside a command buffer."""
 
 ELSEWHERE = "elsewhere"
 """Where the program's text does not say."""
@@ -52,11 +50,16 @@ class Profile(NamedTuple):
 
 
 def profile(config: Config, spaces: Spaces, folder: Path, *, updates: int = 3) -> Profile:
-    """Trace `updates` updates on random data, compiled and warmed up before, into `folder`."""
+    """Trace `updates` updates on random data, compiled and warmed up before, into `folder`.
+
+    On GPUs, a trace shows nothing of what runs inside a command buffer: before JAX starts, add
+    `--xla_gpu_enable_command_buffer=` to XLA_FLAGS.
+    """
     state = jax.jit(agent.init, static_argnums=(0, 1))(config.agent, spaces, jax.random.key(config.seed))
     batch = random_batch(config, spaces, jax.random.key(config.seed))
     update = jax.jit(agent.update, static_argnums=0, donate_argnums=1)
-    program = update.lower(config.agent, state, batch).compile()
+    with _own_source():
+        program = update.lower(config.agent, state, batch).compile()
 
     def run(state: agent.AgentState) -> agent.AgentState:
         for _ in range(updates):
@@ -79,6 +82,18 @@ def profile(config: Config, spaces: Spaces, folder: Path, *, updates: int = 3) -
         _grouped(events, _kind),
         _newest_trace(folder),
     )
+
+
+@contextmanager
+def _own_source() -> Iterator[None]:
+    """Take no program from the cache that was compiled from other source code: it would name other parts."""
+    name = "jax_compilation_cache_include_metadata_in_key"
+    before = getattr(jax.config, name)
+    jax.config.update(name, True)
+    try:
+        yield
+    finally:
+        jax.config.update(name, before)
 
 
 def random_batch(config: Config, spaces: Spaces, key: PRNGKeyArray) -> Batch:
