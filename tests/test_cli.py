@@ -1,5 +1,7 @@
+import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from shlex import split
@@ -8,9 +10,14 @@ import pytest
 
 import gpld
 from gpld import cli
-from gpld.config import Config, ConfigError, diff, override, with_presets
+from gpld.config import Config, ConfigError, diff, load, override, with_presets
 from gpld.doctor import Finding
+from gpld.envs import EnvironmentFailure
+from gpld.profiling import Operation, Profile
 from gpld.tasks import DMC
+from gpld.training import CheckpointError, Result, TrainingStopped
+from gpld.training.film import Film, NoFilm
+from tests.training import helpers
 
 
 def run(*arguments):
@@ -172,11 +179,232 @@ def test_interrupting_exits_with_the_shells_status(monkeypatch):
     assert cli.main(["doctor"]) == 130
 
 
-def test_only_user_mistakes_are_shortened(monkeypatch):
-    def broken(_):
-        raise ValueError("a bug")
-
-    monkeypatch.setitem(cli.COMMANDS, "doctor", broken)
-    with pytest.raises(ValueError, match="a bug"):
+@pytest.mark.parametrize("bug", [ValueError("a bug"), RuntimeError("a bug"), OSError("a bug")])
+def test_bugs_are_not_shortened(monkeypatch, bug):
+    monkeypatch.setitem(cli.COMMANDS, "doctor", raising(bug))
+    with pytest.raises(type(bug), match="a bug"):
         cli.main(["doctor"])
-    assert issubclass(ConfigError, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ConfigError("out: no"), 2),
+        (TrainingStopped("out: no"), 1),
+        (CheckpointError("out: no"), 1),
+        (EnvironmentFailure("out: no"), 1),
+    ],
+)
+def test_errors_for_users_have_a_status_and_no_traceback(monkeypatch, capsys, error, status):
+    monkeypatch.setitem(cli.COMMANDS, "doctor", raising(error))
+    assert cli.main(["doctor"]) == status
+    assert capsys.readouterr().err == "gpld doctor: out: no\n"
+
+
+def test_a_file_that_the_system_refuses_is_named(monkeypatch, capsys):
+    monkeypatch.setitem(cli.COMMANDS, "doctor", raising(PermissionError(13, "Permission denied", "/x/y")))
+    assert cli.main(["doctor"]) == 1
+    assert capsys.readouterr().err == "gpld doctor: [Errno 13] Permission denied: '/x/y'\n"
+
+
+def raising(error):
+    def command(_):
+        raise error
+
+    return command
+
+
+# The preset of the device
+
+
+class Device:
+    def __init__(self, platform, kind):
+        self.platform, self.device_kind = platform, kind
+
+
+@pytest.mark.parametrize(
+    ("device", "preset"),
+    [(Device("cpu", "cpu"), "cpu"), (Device("gpu", "NVIDIA H200"), "gpu"), (Device("tpu", "TPU v5"), "gpu")],
+)
+def test_the_devices_preset_lies_beneath_the_others(monkeypatch, capsys, device, preset):
+    monkeypatch.setattr("jax.devices", lambda: [device])
+    arguments = ["walker-walk", "--preset", "nano", "--agent.unroll", "3"]
+    beneath = cli.fitting(arguments)
+    assert capsys.readouterr().out == (
+        f"preset {preset}, which fits this machine's device ({device.device_kind})\n"
+    )
+    config, _ = cli.parse_train(arguments, beneath)
+    expected = with_presets(Config("walker-walk"), [preset, "nano"])
+    assert config == override(expected, {"agent": {"unroll": 3}})
+
+
+@pytest.mark.parametrize("named", ["--preset nano gpu", "--preset cpu"])
+def test_a_named_preset_of_a_device_stands(monkeypatch, capsys, named):
+    monkeypatch.setattr("jax.devices", raising(AssertionError("must not be asked")))
+    assert cli.fitting(["walker-walk", *named.split()]) == ()
+    assert capsys.readouterr().out == ""
+
+
+def test_a_device_that_jax_cannot_use_is_told(monkeypatch, capsys):
+    def devices():
+        raise RuntimeError("no driver")
+
+    monkeypatch.setattr("jax.devices", devices)
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    assert cli.main(["train", "walker-walk"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("gpld train: JAX_PLATFORMS=cuda: JAX cannot use this machine's device")
+    assert "gpld doctor" in told
+    assert "no driver" in told
+
+
+# Training
+
+
+def test_a_finished_run_is_left_as_it_is_and_summed_up(small_run, monkeypatch, capsys):
+    monkeypatch.setattr("gpld.training.summary.film", lambda *_, **__: raising(NoFilm("no screen"))(None))
+    before = (small_run / "metrics.jsonl").read_bytes()
+    arguments = [*helpers.arguments(load(small_run / "config.json")), "--out", str(small_run)]
+    assert cli.main(["train", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("preset cpu, which fits this machine's device")
+    assert "resumed at 400 env steps" in shown
+    assert "mean return of the last 2 evaluations (4 episodes): " in shown
+    assert "no film: no screen" in shown
+    assert "What to try next" in shown
+    assert (small_run / "metrics.jsonl").read_bytes() == before
+
+
+def test_other_options_for_a_runs_folder_are_refused_by_name(small_run, capsys):
+    arguments = [*helpers.arguments(load(small_run / "config.json")), "--agent.loss.rep", "0.2"]
+    assert cli.main(["train", *arguments, "--out", str(small_run)]) == 2
+    assert "agent.loss.rep: 0.1 there, 0.2 now" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_run_has_the_signals_status_and_says_how_to_go_on(
+    monkeypatch, capsys, tmp_path, number, status
+):
+    monkeypatch.setattr(
+        "gpld.training.train", lambda config, out: Result(out, 100, finished=False, signal=int(number))
+    )
+    arguments = ["walker-walk", "--preset", "cpu", "--out", str(tmp_path / "my run")]
+    assert cli.main(["train", *arguments]) == status
+    *_, line = capsys.readouterr().out.splitlines()
+    assert line.startswith("go on with: ")
+    program, command, *rest = split(line.removeprefix("go on with: "))
+    assert (os.path.basename(program), command, rest) == ("gpld", "train", arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["gym:NoSuchThing-v0"], ["gym:NoSuchThing-v0", "is not known"]),
+        (["fish-swim", "--backend", "envpool"], ["'envpool' has no task 'fish-swim'"]),
+    ],
+)
+def test_a_task_that_no_engine_has_is_a_mistake(tmp_path, capsys, arguments, words):
+    assert cli.main(["train", *arguments, "--preset", "nano", "cpu", "--out", str(tmp_path / "run")]) == 2
+    told = capsys.readouterr().err
+    assert all(word in told for word in words)
+
+
+# Evaluation
+
+
+def test_eval_prints_and_writes_the_returns(small_run, tmp_path, capsys):
+    out = tmp_path / "elsewhere"
+    assert cli.main(["eval", str(small_run), "--episodes", "2", "--seed", "4", "--out", str(out)]) == 0
+    values = json.loads((out / "evaluation.json").read_text())
+    assert (len(values["returns"]), values["seed"], values["env_steps"]) == (2, 4, 400)
+    shown = capsys.readouterr().out
+    assert shown.startswith("cartpole-balance, after 400 env steps and 0 updates\n")
+    for number in (*values["returns"], values["mean"], values["std"]):
+        assert f"{number:.1f} │" in shown
+    assert f"written to {out / 'evaluation.json'}" in shown
+    assert [path.name for path in out.iterdir()] == ["evaluation.json"]
+
+
+def test_eval_goes_on_without_a_film(small_run, monkeypatch, capsys):
+    monkeypatch.setattr("gpld.training.film.film", lambda *_, **__: raising(NoFilm("no screen"))(None))
+    assert cli.main(["eval", str(small_run), "--episodes", "1", "--video"]) == 0
+    told = capsys.readouterr()
+    assert told.err == "gpld eval: no film: no screen\n"
+    assert (small_run / "evaluation.json").exists()
+
+
+def test_eval_films_with_its_seed(small_run, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def film(run, out, *, seed):
+        asked.append((run, out, seed))
+        return Film(out / "film.gif", out / "film.png", 3.21)
+
+    monkeypatch.setattr("gpld.training.film.film", film)
+    arguments = ["eval", str(small_run), "--episodes", "1", "--video", "--seed", "8", "--out", str(tmp_path)]
+    assert cli.main(arguments) == 0
+    assert asked == [(small_run, tmp_path, 8)]
+    assert f"film: {tmp_path / 'film.gif'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["RUN", "--episodes", "0"], "episodes: 0 is not allowed; it must be at least 1"),
+        (["RUN", "--seed", "-1"], "seed: -1 is not allowed; it must be at least 0"),
+        (["nowhere"], "run: 'nowhere' is not the folder of a run (it has no config.json)"),
+    ],
+)
+def test_mistakes_in_evaluation(small_run, capsys, arguments, message):
+    arguments = [str(small_run) if word == "RUN" else word for word in arguments]
+    assert cli.main(["eval", *arguments]) == 2
+    assert capsys.readouterr().err == f"gpld eval: {message}\n"
+
+
+# Profiling
+
+
+def test_profile_shows_tables_and_where_the_trace_is(monkeypatch, capsys, tmp_path):
+    asked = []
+
+    def profile(config, spaces, folder, *, updates):
+        asked.append((config, spaces, folder, updates))
+        parts = [Operation("imagine", 8, 0.004), Operation("predict", 4, 0.001)]
+        return Profile(updates, 0.0123, parts, parts, folder / "x.trace.json.gz")
+
+    monkeypatch.setattr("gpld.profiling.profile", profile)
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=true")
+    arguments = ["--preset", "nano", "cpu", "--updates", "4", "--replay.batch", "3", "--out", str(tmp_path)]
+    assert cli.main(["profile", *arguments]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(r"imagine +│ +2 │ +1.000 │ 80.0%", shown)
+    assert "12.300 ms per update on the clock" in shown
+    assert f"trace: {tmp_path / 'x.trace.json.gz'}" in shown
+    ((config, spaces, folder, updates),) = asked
+    nano = with_presets(Config("walker-walk"), ["nano", "cpu"])
+    assert config == override(nano, {"replay": {"batch": 3}})
+    assert dict(spaces.obs) == {"height": (), "orientations": (14,), "velocity": (9,)}
+    assert (folder, updates) == (tmp_path, 4)
+    assert os.environ["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=true --xla_gpu_enable_command_buffer="
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--updates", "0"], "updates: 0 is not allowed; it must be at least 1"),
+        (["--replay.batch", "0"], "replay.batch: 0 is not allowed; it must be at least 1"),
+    ],
+)
+def test_mistakes_in_profiling(capsys, arguments, message):
+    assert cli.main(["profile", *arguments]) == 2
+    assert capsys.readouterr().err == f"gpld profile: {message}\n"
+
+
+@pytest.mark.parametrize("command", ["eval", "profile"])
+def test_help_of_the_other_commands(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert f"usage: gpld {command}" in shown
+    assert "--out FOLDER" in shown
