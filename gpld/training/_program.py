@@ -3,7 +3,6 @@
 Everything random is drawn from fixed keys and counters, so a resumed run draws what it would have drawn.
 """
 
-from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -62,7 +61,7 @@ def zero_sums(config: Config, spaces: Spaces) -> dict[str, Float[Array, ""]]:
 
     def metrics(key):
         state = agent.init(config.agent, spaces, key)
-        return agent.update(config.agent, state, _example(config, spaces))[2]
+        return _traced_update(config.agent, state, _example(config, spaces))[2]
 
     shapes = jax.eval_shape(metrics, jax.random.key(0))
     return {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
@@ -109,7 +108,7 @@ def learn(config: Config, live: Live, updates: int, key: PRNGKeyArray) -> Live:
     trained = (live.agent, live.replay, live.sums)
     if live.replay.host:
         for _ in range(updates):
-            trained = _learn_one(config.agent, config.replay, _compiled_update, trained, key)
+            trained = _learn_one(config.agent, config.replay, trained, key)
     else:
         trained = _learn(config.agent, config.replay, updates, trained, key)
     return live._replace(agent=trained[0], replay=trained[1], sums=trained[2])
@@ -124,27 +123,27 @@ def _learn(
     config: AgentConfig, options: ReplayConfig, updates: int, trained: _Trained, key: PRNGKeyArray
 ) -> _Trained:
     def one(_, trained):
-        return _learn_one(config, options, _update, trained, key)
+        return _learn_one(config, options, trained, key)
 
     return jax.lax.fori_loop(0, updates, one, trained)
 
 
-def _learn_one(
-    config: AgentConfig, options: ReplayConfig, update: Callable, trained: _Trained, key: PRNGKeyArray
-) -> _Trained:
+def _learn_one(config: AgentConfig, options: ReplayConfig, trained: _Trained, key: PRNGKeyArray) -> _Trained:
     state, memory, sums = trained
     draw = jax.random.fold_in(key, state.updates)
     memory, batch, indices = replay.sample(memory, draw, options.batch, options.length, options.online)
-    state, latents, sums = update(config, state, sums, batch)
+    state, latents, sums = _update(config, state, sums, batch)
     memory = replay.write_back(memory, indices, latents, state.skipped_in_row == 0)
     return state, memory, sums
 
 
+@partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
 def _update(
     config: AgentConfig, state: AgentState, sums: _Sums, batch: Batch
 ) -> tuple[AgentState, Latent, _Sums]:
-    state, latents, metrics = agent.update(config, state, batch)
+    state, latents, metrics = _traced_update(config, state, batch)
     return state, latents, jax.tree.map(jnp.add, sums, metrics)
 
 
-_compiled_update = jax.jit(_update, static_argnums=0, donate_argnums=(1, 2))
+# Tracing takes seconds: this does it once, for the shapes of metrics and for the programs that learn.
+_traced_update = jax.jit(agent.update, static_argnums=0)
