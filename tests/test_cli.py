@@ -263,6 +263,7 @@ def test_a_device_that_jax_cannot_use_is_told(monkeypatch, capsys):
 
 def test_a_finished_run_is_left_as_it_is_and_summed_up(small_run, monkeypatch, capsys):
     monkeypatch.setattr("gpld.training.summary.film", lambda *_, **__: raising(NoFilm("no screen"))(None))
+    monkeypatch.setattr("gpld.training.summary.random_return", lambda config: None)
     before = (small_run / "metrics.jsonl").read_bytes()
     arguments = [*helpers.arguments(load(small_run / "config.json")), "--out", str(small_run)]
     assert cli.main(["train", *arguments]) == 0

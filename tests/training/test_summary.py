@@ -55,6 +55,11 @@ def no_film(monkeypatch):
     monkeypatch.setattr(summary, "film", refuse)
 
 
+@pytest.fixture
+def chance(monkeypatch):
+    monkeypatch.setattr(summary, "random_return", lambda config: 12.5)
+
+
 def shown(config, folder, arguments=("cartpole-balance",)):
     console = Console(record=True, width=80, file=io.StringIO())
     summary.show(config, folder, list(arguments), console)
@@ -106,19 +111,21 @@ def test_the_evaluations_of_a_run(small_run):
 # The screen
 
 
-def test_a_finished_run_shows_curve_result_and_next_commands(small_run, no_film):
+def test_a_finished_run_shows_curve_result_and_next_commands(small_run, no_film, chance):
     config = load(small_run / "config.json")
     text = shown(config, small_run)
     _, returns = summary.evaluations(small_run)
     assert "cartpole-balance, GPLD-DreamerV3, seed 3" in text
     assert "400 env steps" in text
-    assert f"mean return of the last 2 evaluations (4 episodes): {returns.mean():.1f}" in text
+    times = f"{returns.mean():.1f}, {returns.mean() / 12.5:.1f} times as much (a random policy: 12.5)"
+    assert f"mean return of the last 2 evaluations (4 episodes): {times}" in text
+    assert "random policy (╌) 12.5" in text
     assert "no film: no film of cartpole-balance-seed3 in 90 s" in text
     assert "--episodes 20 --video\n" in text
     assert (small_run / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_film_is_named(small_run, monkeypatch):
+def test_a_film_is_named(small_run, monkeypatch, chance):
     made = film.Film(small_run / "film.gif", small_run / "film.png", 12.34)
     monkeypatch.setattr(summary, "film", lambda run, out, *, timeout: made)
     text = shown(load(small_run / "config.json"), small_run)
@@ -132,7 +139,7 @@ def test_a_run_without_evaluations_still_says_what_to_do(tmp_path, no_film):
     assert text.index("no film") < text.index("What to try next") < text.index("gpld eval")
 
 
-def test_a_picture_that_cannot_be_written_fails_nothing(small_run, no_film, monkeypatch):
+def test_a_picture_that_cannot_be_written_fails_nothing(small_run, no_film, chance, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device", "curve.png")
 
