@@ -9,7 +9,6 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import optax
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from gpld import behavior, world_model
@@ -85,7 +84,7 @@ def init(config: AgentConfig, spaces: Spaces, key: PRNGKeyArray) -> AgentState:
     )
     return AgentState(
         model=model,
-        # A copy, not the same buffers: state is donated to `update`, which may not happen twice to one buffer.
+        # A copy, not the same buffers: none may be donated to `update` twice.
         slow_value=jax.tree.map(jnp.copy, model.value),
         optimizer=laprop(config.optimizer).init(model),
         normalizer=Normalizer.init(),
@@ -217,7 +216,7 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
     steps, optimizer = laprop(config.optimizer).update(
         grads, state.optimizer, state.model, learning_rate=state.hyper.learning_rate
     )
-    model = optax.apply_updates(state.model, steps)
+    model = eqx.apply_updates(state.model, steps)
     slow_value = follow(state.slow_value, model.value, config.behavior.slow_rate)
 
     norms = {"norm/gradient": _norm(grads), "norm/update": _norm(steps), "norm/parameters": _norm(model)}

@@ -1,8 +1,8 @@
 """Parameters under the names of the reference implementation, in and out.
 
 `to_reference` and `from_reference` translate between our modules and flat dictionaries such as
-`{"dyn/obs0/kernel": ..., ...}`; `read_checkpoint` gets such a dictionary out of a pickled checkpoint of DreamerV3
-or of the authors' code, without running anything that the pickle may contain.
+`{"dyn/obs0/kernel": ..., ...}`; `read_checkpoint` gets such a dictionary out of a pickled checkpoint of
+DreamerV3 or of the authors' code, without running anything that the pickle may contain.
 """
 
 import io
@@ -83,9 +83,9 @@ def to_reference(state: AgentState) -> dict[str, np.ndarray]:
 def from_reference(state: AgentState, arrays: Mapping[str, Any], *, partial: bool = False) -> AgentState:
     """An agent with what `arrays` holds of parameters, slow value and return normaliser.
 
-    Names that the agent does not have are ignored; the optimiser stays as it is. With `partial`, parameters missing
-    from `arrays` are kept; otherwise they are an error, as is any other shape. A slow value or normaliser may always
-    be missing: the first is then a copy of the value.
+    Names that the agent does not have are ignored; the optimiser stays as it is. With `partial`, parameters
+    missing from `arrays` are kept; otherwise they are an error, as is any other shape. A slow value or
+    normaliser may always be missing: the first is then a copy of the value.
     """
     model = _replace(state.model, arrays, partial)
     slow = {name.removeprefix("slow"): a for name, a in arrays.items() if name.startswith("slowval/")}

@@ -53,7 +53,7 @@ def use_compilation_cache() -> None:
     """Let JAX keep compiled programs between processes, unless it was told where already."""
     import jax
 
-    if jax.config.jax_compilation_cache_dir is None:
+    if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
 
 

@@ -15,7 +15,7 @@ FOLDER = Path(os.environ.get("GPLD_GOLDEN", Path(__file__).parent / "golden"))
 
 
 class Golden:
-    """One file; `g["name"]` is an array on the device, `g.under("param")` a dictionary of those below a name."""
+    """One file: `g["name"]` is an array, `g.under("param")` a dictionary of the arrays below a name."""
 
     def __init__(self, name: str):
         with np.load(FOLDER / f"{name}.npz") as file:

@@ -10,7 +10,7 @@ from gpld import agent, replay
 from gpld.config import AgentConfig, BehaviorConfig, ModelConfig, OptimizerConfig
 from gpld.types import Spaces
 
-# Three states in a row, two actions. Right moves on, left goes back to the start; being in the last state pays 1.
+# Three states in a row, two actions. Right moves on, left goes back to the start; the last state pays 1.
 # Ten steps: the best return is 9, for going right twice and staying. Acting at random gives 2.3 on average.
 STEPS, STREAMS = 10, 4
 BEST = STEPS - 1

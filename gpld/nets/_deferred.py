@@ -55,8 +55,8 @@ def deferred_scan(
 ) -> tuple[PyTree, PyTree]:
     """`lax.scan(partial(step, layers), carry, xs)`, with gradients by `layers` formed after the scan.
 
-    `layers` is a pytree of `Linear`, `BlockLinear` and `RMSNorm` modules that `step(layers, carry, x)` applies
-    once each; `step` may close over nothing that is differentiated or batched.
+    `layers` is a pytree of `Linear`, `BlockLinear` and `RMSNorm` modules, which `step(layers, carry, x)`
+    applies once each; `step` may close over nothing that is differentiated or batched.
     """
     nodes, structure = jax.tree.flatten(layers, is_leaf=_is_layer)
     assert all(map(_is_layer, nodes)), "only layers can be tapped"

@@ -23,7 +23,7 @@ def assert_same(actual, expected):
         assert float(jnp.abs(got - want).max()) / scale < 1e-5
 
 
-# Every example compiles programs of its own: few, and none stored, so that each run of the tests tries others.
+# Every example compiles programs of its own, so there are few.
 @settings(max_examples=4, deadline=None)
 @given(
     time=st.integers(1, 6),

@@ -53,10 +53,11 @@ def test_golden_core_and_posterior_and_prior(rssm):
     shape = g["post/logits"].shape
     assert_close(logits.reshape(shape), g["post/logits"], 1e-5, "posterior")
     assert_close(dynamics.prior(h).reshape(shape), g["prior/logits"], 1e-5, "prior")
-    for name, logits in {"post": logits, "prior": dynamics.prior(h)}.items():
-        assert_close(dynamics.probs(logits), g[f"{name}/probs"], 1e-5, name)
-        assert_close(d.entropy(dynamics.probs(logits)), g[f"{name}/entropy"], 1e-5, name)
-    kl = d.kl(dynamics.probs(logits * 0 + g["post/logits"].reshape(logits.shape)), g["prior/probs"])
+    probs = {"post": dynamics.probs(logits), "prior": dynamics.probs(dynamics.prior(h))}
+    for name, p in probs.items():
+        assert_close(p, g[f"{name}/probs"], 1e-5, name)
+        assert_close(d.entropy(p), g[f"{name}/entropy"], 1e-5, name)
+    kl = d.kl(probs["post"], probs["prior"])
     assert_close(kl, g["state_kl"], 1e-5, "kl")
 
 
