@@ -10,8 +10,8 @@ layer whose slope is (I - unit unit') diag,
 
     (I - unit unit') A (I - unit unit') = A - unit c' - c unit',   c = A unit - (unit' A unit) / 2 * unit
 
-so its norm adds two inner products to each squared norm of a vector scaled by `diag`. `docs/penalty.md`
-has the derivation.
+so with one hidden layer the norm adds two inner products to the squared norm of each vector scaled by `diag`,
+and they come from small tables. `docs/penalty.md` has the derivation.
 """
 
 from typing import NamedTuple
@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 
 from gpld.penalty._estimators import Rows
-from gpld.penalty._forms import column_norms, gram, squared_norms
+from gpld.penalty._forms import column_norms, for_all_vectors, gram, squared_norms, through_norm
 from gpld.penalty._head import Head, Slope, centred, dot, hidden_layers, restrict
 
 
@@ -79,14 +79,12 @@ class _States(NamedTuple):
     """Output layer, `[width, rows, C]`."""
     between: list[tuple[jax.Array, Slope]]
     """Kernel and slope of every hidden layer but the first, the last one first."""
-    diag: jax.Array
-    """Diagonal of the first layer's slope, `[N, hidden]`."""
+    first: Slope
+    """Slope of the first hidden layer."""
     metric: jax.Array
     """Gram matrix of the first kernel, `[hidden, hidden]`."""
-    correction: tuple[jax.Array, jax.Array] | None
-    """The first norm's two vectors, diag * unit and diag * c: `[N, hidden]` each."""
     table: tuple[jax.Array, jax.Array] | None
-    """With one hidden layer, their products with the output kernel: `[N, rows, C]` each."""
+    """With one hidden layer and a norm, diag * unit and diag * c times the output kernel: `[N, rows, C]`."""
     dtype: jnp.dtype
 
     @property
@@ -98,17 +96,16 @@ def _evaluate(head: Head, y: jax.Array, rows: Rows, dtype: jnp.dtype) -> _States
     kernel, bias = restrict(head, rows)
     kernels = [centred(head, layer.kernel) for layer in head.layers]
     a, (first, *slopes) = hidden_layers(head, y.astype(kernel.dtype), dtype)
-    metric, correction, table = gram(kernels[0], dtype), None, None
-    if first.unit is not None:
-        lowered = dot(first.unit, metric, dtype)
-        c = lowered - jnp.sum(first.unit * lowered, axis=1, keepdims=True) * first.unit / 2
-        correction = first.diag * first.unit, first.diag * c
-    if slopes or correction is None:
+    metric, table = gram(kernels[0], dtype), None
+    if slopes or first.unit is None:
         logits = _read_out(a, kernel, dtype)
     else:  # one product for the logits and the table
-        logits, *table = _read_out(jnp.stack([a, *correction]), kernel, dtype)
+        lowered = dot(first.unit, metric, dtype)
+        c = lowered - jnp.sum(first.unit * lowered, axis=1, keepdims=True) * first.unit / 2
+        stacked = jnp.stack([a, first.diag * first.unit, first.diag * c])
+        logits, *table = _read_out(stacked, kernel, dtype)
     between = list(zip(kernels[1:], slopes, strict=True))[::-1]
-    return _States(logits + bias[None], kernel, between, first.diag, metric, correction, table, dtype)
+    return _States(logits + bias[None], kernel, between, first, metric, table, dtype)
 
 
 def _read_out(a: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -126,29 +123,27 @@ def _through_softmax(probs: jax.Array, epsilon: jax.Array) -> jax.Array:
 def _pulled_back(states: _States, cotangents: jax.Array) -> jax.Array:
     """Squared norms `[P, N, rows]`, at the state, of cotangents `[P, N, rows, C]` of the logits."""
     probes, number, rows, classes = cotangents.shape
-    # Probes and rows form one leading axis: with two, XLA transposes the large arrays back and forth.
     by_row = cotangents.transpose(0, 2, 1, 3).reshape(probes * rows, number, classes).astype(states.dtype)
-    kernel = states.kernel.transpose(1, 2, 0).astype(states.dtype)
-    v = by_row @ jnp.tile(kernel, (probes, 1, 1))  # [P * rows, N, width]
+    kernel = jnp.tile(states.kernel.transpose(1, 2, 0), (probes, 1, 1)).astype(states.dtype)
+    v = (by_row @ kernel).reshape(probes * rows * number, -1)
     for kernel, slope in states.between:
         v = _through_layer(v, slope) @ kernel.T.astype(states.dtype)
-    value = squared_norms(v, states.diag, states.metric).reshape(probes, rows, number).transpose(0, 2, 1)
-    if states.correction is None:
-        return value
-    if states.table is not None:
-        along = [jnp.sum(cotangents * table[None], axis=-1) for table in states.table]
+    if states.table is None:
+        value = squared_norms(_through_layer(v, states.first), None, states.metric)
     else:
-        along = [jnp.sum(v.astype(x.dtype) * x[None], axis=-1) for x in states.correction]
-        along = [x.reshape(probes, rows, number).transpose(0, 2, 1) for x in along]
-    return value - 2 * along[0] * along[1]
+        value = squared_norms(v, states.first.diag, states.metric)
+    value = value.reshape(probes, rows, number).transpose(0, 2, 1)
+    if states.table is None:
+        return value
+    along_unit, along_c = (jnp.sum(cotangents * table[None], axis=-1) for table in states.table)
+    return value - 2 * along_unit * along_c
 
 
 def _through_layer(v: jax.Array, slope: Slope) -> jax.Array:
-    """Cotangents `[M, N, width]` of a hidden layer's output, pulled back to its preactivation."""
-    w = slope.diag[None] * v.astype(slope.diag.dtype)
+    """Cotangents `[M * N, width]` of a hidden layer's output, pulled back to its preactivation."""
     if slope.unit is not None:
-        w = w - slope.unit[None] * jnp.sum(slope.unit[None] * w, axis=-1, keepdims=True)
-    return w.astype(v.dtype)
+        return through_norm(v, slope.diag, slope.unit)
+    return (for_all_vectors(slope.diag, v) * v.astype(slope.diag.dtype)).astype(v.dtype)
 
 
 def _exact_by_class(states: _States) -> jax.Array:
@@ -177,7 +172,7 @@ def _exact_one_layer(states: _States) -> jax.Array:
     product, and the three vectors are pulled back like probes.
     """
     probs, (width, rows, classes) = states.probs, states.kernel.shape
-    columns = column_norms(states.diag, states.kernel.reshape(width, -1), states.metric, states.dtype)
+    columns = column_norms(states.first.diag, states.kernel.reshape(width, -1), states.metric, states.dtype)
     columns = columns.reshape(-1, rows, classes)
     if states.table is not None:
         columns = columns - 2 * states.table[0] * states.table[1]

@@ -1,7 +1,10 @@
-"""The three heavy products of the closed form, with derivatives written out.
+"""The heavy steps of the closed form, with derivatives written out.
 
-Automatic differentiation gets all three right too. Written out, they do fewer products, and XLA finds fewer
-large arrays to move: on a GPU, moving them is what takes the time.
+Automatic differentiation gets them right too. Written out they take fewer products, and fewer passes over
+large arrays: on a GPU, moving those is what takes the time. Two habits keep XLA's kernels fast. Vectors are
+the lines of one matrix, whose order in memory leaves no choice: of arrays of three axes it makes transposed
+copies. And sums of large arrays stand behind barriers: fused with what surrounds them, they take several
+times as long.
 """
 
 from functools import partial
@@ -29,44 +32,94 @@ def _gram_backward(dtype: jnp.dtype, kernel: jax.Array, cotangent: jax.Array) ->
 gram.defvjp(_gram_forward, _gram_backward)
 
 
+def for_all_vectors(x: jax.Array, v: jax.Array) -> jax.Array:
+    """`x [N, width]`, one line a state, repeated for vectors `v [M * N, width]`."""
+    return jnp.tile(x, (v.shape[0] // x.shape[0], 1))
+
+
+def _over_vectors(x: jax.Array, states: int) -> jax.Array:
+    """Sum `[N, width]` over the M vectors `x [M * N, width]` at each state."""
+    return jnp.sum(x.reshape(-1, states, x.shape[1]), axis=0)
+
+
 @jax.custom_vjp
-def squared_norms(v: jax.Array, diag: jax.Array, metric: jax.Array) -> jax.Array:
+def squared_norms(v: jax.Array, diag: jax.Array | None, metric: jax.Array) -> jax.Array:
     """`(diag v)' metric (diag v)` of M vectors at each of N states, for a symmetric metric.
 
     Args:
-        v: `[M, N, width]`, in the type that products are to be made in.
-        diag: `[N, width]`.
+        v: `[M * N, width]`, in the type that products are to be made in.
+        diag: `[N, width]`, or None for ones.
         metric: `[width, width]`.
 
     Returns:
-        `[M, N]`.
+        `[M * N]`.
     """
     return _squared_norms_forward(v, diag, metric)[0]
 
 
-def _squared_norms_forward(v: jax.Array, diag: jax.Array, metric: jax.Array) -> tuple[jax.Array, tuple]:
-    w = (diag[None] * v.astype(diag.dtype)).astype(v.dtype)
+def _squared_norms_forward(
+    v: jax.Array, diag: jax.Array | None, metric: jax.Array
+) -> tuple[jax.Array, tuple[jax.Array | None, ...]]:
+    w = v if diag is None else (for_all_vectors(diag, v) * v.astype(diag.dtype)).astype(v.dtype)
     lowered = w @ metric.astype(v.dtype)
-    value = jnp.sum(w.astype(diag.dtype) * lowered.astype(diag.dtype), axis=-1)
+    value = jnp.sum(w.astype(metric.dtype) * lowered.astype(metric.dtype), axis=1)
     return value, (v, w, lowered, diag)
 
 
-def _squared_norms_backward(residuals: tuple, cotangent: jax.Array) -> tuple[jax.Array, ...]:
+def _squared_norms_backward(residuals: tuple, cotangent: jax.Array) -> tuple[jax.Array | None, ...]:
     v, w, lowered, diag = residuals
 
     def gradient(cotangent: jax.Array, lowered: jax.Array) -> jax.Array:
-        return 2 * cotangent[..., None] * lowered.astype(diag.dtype)
+        return 2 * cotangent[:, None] * lowered.astype(cotangent.dtype)
 
-    d_v = (diag[None] * gradient(cotangent, lowered)).astype(v.dtype)
-    weighted = (cotangent[..., None] * w.astype(diag.dtype)).astype(v.dtype)
-    d_metric = jnp.einsum("mna,mnb->ab", w, weighted, preferred_element_type=diag.dtype)
-    # The barrier keeps XLA from fusing this sum with the arrays above into one slow kernel.
+    weighted = (cotangent[:, None] * w.astype(cotangent.dtype)).astype(v.dtype)
+    d_metric = jnp.matmul(w.T, weighted, preferred_element_type=cotangent.dtype)
+    d_w = gradient(cotangent, lowered)
+    if diag is None:
+        return d_w.astype(v.dtype), None, d_metric
+    d_v = (for_all_vectors(diag, v) * d_w).astype(v.dtype)
     v, lowered, cotangent = jax.lax.optimization_barrier((v, lowered, cotangent))
-    d_diag = jnp.sum(gradient(cotangent, lowered) * v.astype(diag.dtype), axis=0)
+    d_diag = _over_vectors(gradient(cotangent, lowered) * v.astype(diag.dtype), diag.shape[0])
     return d_v, d_diag, d_metric
 
 
 squared_norms.defvjp(_squared_norms_forward, _squared_norms_backward)
+
+
+@jax.custom_vjp
+def through_norm(v: jax.Array, diag: jax.Array, unit: jax.Array) -> jax.Array:
+    """`(I - unit unit') diag v` of M vectors at each of N states.
+
+    Args:
+        v: `[M * N, width]`.
+        diag: `[N, width]`.
+        unit: `[N, width]`.
+
+    Returns:
+        `[M * N, width]`, in the type of `v`.
+    """
+    return _through_norm_forward(v, diag, unit)[0]
+
+
+def _through_norm_forward(v: jax.Array, diag: jax.Array, unit: jax.Array) -> tuple[jax.Array, tuple]:
+    w, units = for_all_vectors(diag, v) * v.astype(diag.dtype), for_all_vectors(unit, v)
+    along = jnp.sum(units * w, axis=1, keepdims=True)
+    return (w - units * along).astype(v.dtype), (v, diag, unit, along)
+
+
+def _through_norm_backward(residuals: tuple, cotangent: jax.Array) -> tuple[jax.Array, ...]:
+    v, diag, unit, along = residuals
+    units = for_all_vectors(unit, v)
+    back = jnp.sum(units * cotangent.astype(unit.dtype), axis=1, keepdims=True)
+    d_v = for_all_vectors(diag, v) * (cotangent.astype(unit.dtype) - units * back)
+    v, cotangent, along, back = jax.lax.optimization_barrier((v, cotangent, along, back))
+    d_w, wide = cotangent.astype(unit.dtype), v.astype(unit.dtype)
+    d_diag = _over_vectors((d_w - units * back) * wide, unit.shape[0])
+    d_unit = _over_vectors(along * d_w, unit.shape[0]) + diag * _over_vectors(back * wide, unit.shape[0])
+    return d_v.astype(v.dtype), d_diag, -d_unit
+
+
+through_norm.defvjp(_through_norm_forward, _through_norm_backward)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(3,))
@@ -118,15 +171,19 @@ def _column_norms_backward(
     d_diag, d_kernel, d_metric = map(jnp.zeros_like, residuals)
     cotangent = cotangent.astype(dtype)
     for a, b, by_state, by_column in _pair_blocks(diag, kernel, metric, dtype):
-        times = 1 if a == b else 2
-        left, right, weight = kernel[a, None], kernel[None, b], (times * metric[a, b])[:, :, None]
-        d_state = (cotangent @ by_column.T).reshape(-1, *weight.shape[:2])
-        d_column = (by_state.T @ cotangent).reshape(*weight.shape[:2], -1).astype(kernel.dtype)
-        d_diag_a, d_kernel_a = _sum_over_b(d_state, diag[:, b]), jnp.sum(d_column * weight * right, axis=1)
+        shape, times = metric[a, b].shape, 1 if a == b else 2
+        d_state = (cotangent @ by_column.T).reshape(-1, *shape)
+        d_column = (by_state.T @ cotangent).reshape(*shape, -1)
+        d_column, left, right, pairs = jax.lax.optimization_barrier(
+            (d_column, kernel[a], kernel[b], times * metric[a, b])
+        )
+        d_column, left, right = d_column.astype(kernel.dtype), left[:, None], right[None]
+        weighted = d_column * pairs[:, :, None]
+        d_diag_a, d_kernel_a = _sum_over_b(d_state, diag[:, b]), jnp.sum(weighted * right, axis=1)
         if a == b:  # symmetric: the other half is the same
             d_diag_b, d_kernel_b = d_diag_a, d_kernel_a
         else:
-            d_diag_b, d_kernel_b = _sum_over_a(d_state, diag[:, a]), jnp.sum(d_column * weight * left, axis=0)
+            d_diag_b, d_kernel_b = _sum_over_a(d_state, diag[:, a]), jnp.sum(weighted * left, axis=0)
         d_diag = d_diag.at[:, a].add(d_diag_a).at[:, b].add(d_diag_b)
         d_kernel = d_kernel.at[a].add(d_kernel_a).at[b].add(d_kernel_b)
         d_metric = d_metric.at[a, b].add(times * jnp.sum(d_column * left * right, axis=2))
@@ -134,13 +191,18 @@ def _column_norms_backward(
 
 
 def _sum_over_b(d_state: jax.Array, diag: jax.Array) -> jax.Array:
+    """Sum of `d_state [N, a, b]` weighted by `diag [N, b]`."""
     d_state, diag = jax.lax.optimization_barrier((d_state, diag))
     return jnp.sum(d_state.astype(diag.dtype) * diag[:, None], axis=2)
 
 
 def _sum_over_a(d_state: jax.Array, diag: jax.Array) -> jax.Array:
-    d_state, diag = jax.lax.optimization_barrier((d_state, diag))
-    return jnp.sum(d_state.astype(diag.dtype) * diag[:, :, None], axis=1)
+    """Sum of `d_state [N, a, b]` weighted by `diag [N, a]`."""
+    shape = d_state.shape
+    flat, diag = jax.lax.optimization_barrier((d_state.reshape(shape[0], -1), diag))
+    # Weighted as matrices, whose order in memory leaves no choice.
+    weighted = flat.astype(diag.dtype) * jnp.repeat(diag, shape[2], axis=1)
+    return jnp.sum(weighted.reshape(shape), axis=1)
 
 
 column_norms.defvjp(_column_norms_forward, _column_norms_backward)
