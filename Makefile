@@ -56,7 +56,7 @@ $(TORCH_READY): $(READY)
 		'*** $(TORCH) COULD NOT BE INSTALLED: THE PYTORCH TESTS WILL BE SKIPPED ***' >&2; fi
 
 train: $(READY)
-	$(BIN)/gpld train cartpole-swingup --preset nano cpu
+	$(BIN)/gpld train cheetah-run --preset nano demo
 
 test: $(TORCH_READY)
 	@$(BIN)/pytest -n 2 -m 'not slow and not gpu' --cov --cov-report=term:skip-covered $(PYTEST)

@@ -16,12 +16,12 @@ class Preset(NamedTuple):
 
 def _size(deter: int, hidden: int, classes: int, units: int) -> Mapping[str, Any]:
     model = {"deter": deter, "hidden": hidden, "classes": classes, "units": units}
-    return {"agent": {"model": model | {"stoch": 32, "blocks": 8}}}
+    return {"agent": {"model": model | {"stoch": 32, "blocks": 8, "bins": 255}}}
 
 
 _NANO = {
     "agent": {
-        "model": {"deter": 128, "hidden": 32, "stoch": 8, "classes": 8, "units": 32},
+        "model": {"deter": 128, "hidden": 32, "stoch": 8, "classes": 8, "units": 32, "bins": 63},
         "behavior": {"horizon": 15},
         "optimizer": {"learning_rate": 1e-3},
     },
@@ -31,6 +31,10 @@ _NANO = {
 
 PRESETS: Mapping[str, Preset] = {
     "nano": Preset("0.1M parameters, small batches: an agent for a laptop", _NANO),
+    "demo": Preset(
+        "a few minutes with nano on a laptop: 26k env steps, evaluated every 2k",
+        {"env_steps": 26_000, "eval": {"every": 1000}},
+    ),
     "1m": Preset("DreamerV3's size 1M, 0.6M parameters from states", _size(512, 64, 4, 64)),
     "12m": Preset("the paper's size and the default, 9.7M parameters from states", _size(2048, 256, 16, 256)),
     "25m": Preset("DreamerV3's size 25M, 22M parameters from states", _size(3072, 384, 24, 384)),
