@@ -1,6 +1,6 @@
 """Agent steps per second of every task and backend, with random actions.
 
-python benchmarks/environments.py --seconds 2 --json results/environments.json
+python benchmarks/environments.py --seconds 2 --out results
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=16, help="streams")
     parser.add_argument("--threads", type=int, default=0, help="EnvPool's threads; 0 is one a core")
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each measurement")
-    parser.add_argument("--json", type=Path, help="file to write the numbers to")
+    parser.add_argument("--out", type=Path, help="folder for environments.json")
     options = parser.parse_args()
 
     rates = {
@@ -61,7 +61,7 @@ def main() -> None:
     for task, row in rates.items():
         table.add_row(task, *(f"{row[backend]:,.0f}" for backend in backends))
     Console().print(table)
-    if options.json:
+    if options.out:
         machine = {"processor": platform.processor() or platform.machine(), "cores": cores}
         result = {
             "machine": machine,
@@ -69,8 +69,8 @@ def main() -> None:
             "action_repeat": 2,
             "agent_steps_per_second": rates,
         }
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_text(json.dumps(result, indent=2) + "\n")
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "environments.json").write_text(json.dumps(result, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What the penalty costs: forward and backward of every estimator, side by side.
 
-    python benchmarks/penalty.py --runs 8 --dtype bfloat16 --out results/penalty-h200.json
+    python benchmarks/penalty.py --runs 8 --dtype bfloat16 --out results
 
 Times are of the penalty alone: sampling states, gathering them, the estimate and its gradient by the head's
 parameters and by its input, for all runs in one program; shown per update and run. Probes by vector-Jacobian
@@ -59,7 +59,7 @@ class Options:
     execute: bool = True
     """Time the programs, or only compile them and count their operations."""
     out: Path | None = None
-    """JSON file for the results."""
+    """Folder for penalty.json."""
 
 
 class Case(NamedTuple):
@@ -209,8 +209,8 @@ def main(options: Options) -> list[Measurement]:
             "options": {k: str(v) if isinstance(v, Path) else v for k, v in asdict(options).items()},
             "measurements": [asdict(m) for m in measurements],
         }
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(record, indent=1))
+        options.out.mkdir(parents=True, exist_ok=True)
+        (options.out / "penalty.json").write_text(json.dumps(record, indent=1) + "\n")
     return measurements
 
 
