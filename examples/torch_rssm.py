@@ -62,7 +62,7 @@ class WorldModel(nn.Module):
         )
 
     def forward(self, obs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Reconstruction loss and KL of `obs [T, B, 3]`, and the posterior inputs u = [h, e], `[T * B, d]`."""
+        """Reconstruction loss and KL of `obs [T, B, 3]`, and posterior inputs u = [h, e], `[T * B, d]`."""
         h = obs.new_zeros(obs.shape[1], DETER)
         z = obs.new_zeros(obs.shape[1], ROWS * CLASSES)
         states, latents, posteriors, inputs = [], [], [], []

@@ -173,7 +173,7 @@ def _exact_one_layer(states: _States) -> jax.Array:
     """
     probs, (width, rows, classes) = states.probs, states.kernel.shape
     columns = column_norms(states.first.diag, states.kernel.reshape(width, -1), states.metric, states.dtype)
-    columns = columns.reshape(-1, rows, classes)
+    columns = jnp.reshape(columns, (-1, rows, classes))
     if states.table is not None:
         columns = columns - 2 * states.table[0] * states.table[1]
 
