@@ -104,7 +104,8 @@ class Run:
     """A run under way. What it will do next depends on `config`, `live`, `env` and the counters alone."""
 
     def __init__(self, config: Config, folder: Path, task: Callable[[], Any] | None = None):
-        self.config, self.keys, self._task = config, Keys.of(config.seed), task
+        self.config, self.keys = config, Keys.of(config.seed)
+        self._folder, self._task = folder, task
         with ExitStack() as stack:  # closes what was opened if something fails to open
             self.env = stack.enter_context(_make_env(config, task))
             spaces = self.env.spaces
@@ -274,7 +275,8 @@ class Run:
         """Go on from the newest checkpoint, if there is one, and say so."""
         found = self.checkpoints.restore(self._arrays(), self.live.replay)
         if found is None:
-            return []
+            earlier = (self._folder / CONFIG).exists()
+            return ["no checkpoint was written here yet: the run begins anew"] if earlier else []
         saved = found.arrays
         self.live = Live(saved["agent"], saved["carry"], found.replay, saved["sums"])
         self.recent, self._waiting, self._phase = saved["recent"], saved["waiting"], "waiting"
