@@ -129,6 +129,9 @@ def test_updates_follow_steps_by_count(tmp_path, monkeypatch, ratio):
 def test_lines_come_every_so_many_updates_and_say_what_happened(straight):
     training = [line for line in lines(straight.folder) if "loss/total" in line]
     assert [line["updates"] for line in training] == [20, 40, 60, 80, 100]
+    for line in training:  # means over the updates since the line before
+        weights = 0.5 / np.sqrt(1 + np.arange(line["updates"] - 20, line["updates"]) / 1000)
+        assert line["weight/penalty_posterior"] == pytest.approx(weights.mean(), rel=1e-6)
     assert all(
         line["updates"] == pole().updates_at(line["env_steps"] // 2) for line in lines(straight.folder)
     )
