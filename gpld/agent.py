@@ -52,7 +52,7 @@ class AgentState(NamedTuple):
     """Never changes: the numbers of update n are drawn from `fold_in(key, n)`."""
     updates: Int[Array, ""]
     skipped: Int[Array, ""]
-    """Updates left out because a loss or gradient was not finite."""
+    """Updates left out because a loss, gradient or parameter was not finite."""
     skipped_in_row: Int[Array, ""]
 
 
@@ -208,7 +208,8 @@ def _score_dream(model: Model, slow_value: Head, dream: behavior.Dream) -> dict[
 def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentState, Latent, Metrics]:
     """One gradient step. Returns the new state, the batch's new latents `[T, B, ...]`, and metrics.
 
-    If the loss or any gradient is not finite, the state keeps its values and only the counters move.
+    If the loss, any gradient or any new parameter is not finite, the state keeps its values and only the
+    counters move.
     """
     noise = draw_noise(config, state.model, batch, jax.random.fold_in(state.key, state.updates))
     gradient = jax.value_and_grad(lambda model: loss(config, model, state, batch, noise), has_aux=True)
@@ -220,7 +221,7 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
     slow_value = follow(state.slow_value, model.value, config.behavior.slow_rate)
 
     norms = {"norm/gradient": _norm(grads), "norm/update": _norm(steps), "norm/parameters": _norm(model)}
-    finite = jnp.isfinite(total) & jnp.isfinite(norms["norm/gradient"])
+    finite = jnp.isfinite(total + norms["norm/gradient"] + norms["norm/parameters"])
     old = (state.model, state.slow_value, state.optimizer, state.normalizer)
     new = (model, slow_value, optimizer, out.normalizer)
     model, slow_value, optimizer, normalizer = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)

@@ -226,6 +226,14 @@ def test_a_non_finite_update_changes_nothing_but_the_counters(broken):
     assert state.updates == 4
 
 
+def test_parameters_never_leave_the_finite_numbers():
+    state = agent.init(TINY, SPACES, jax.random.key(0))
+    state = state._replace(hyper=state.hyper._replace(learning_rate=jnp.float32(jnp.inf)))
+    state, _, metrics = update(TINY, state, make_batch())
+    assert metrics["updates/skipped"] == 1
+    assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.model))
+
+
 def test_the_agent_overfits_a_fixed_batch():
     state, batch = agent.init(TINY, SPACES, jax.random.key(0)), make_batch()
     first = None
