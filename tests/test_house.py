@@ -37,6 +37,7 @@ ROOMS = (
     "training",
     "deploy",
     "profiling",
+    "results",
     "analysis",
     "theory",
     "studies",

@@ -1,0 +1,91 @@
+"""The results of one run, out of its folder."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gpld import config as options
+from gpld.config import Config
+from gpld.training import logs, provenance, saved
+
+METHODS = ("DreamerV3", "GPLD-DreamerV3")
+"""Names of the paper's two methods, the baseline first."""
+
+
+def method_of(config: Config) -> str:
+    """The method of a run that belongs to no study: whether it has a penalty."""
+    penalty = config.agent.penalty
+    return METHODS[bool(penalty.posterior or penalty.prior)]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Folders of runs, at any depth: each has its own configuration."""
+    return sorted(path.parent for path in folder.rglob(saved.CONFIG))
+
+
+def collect(
+    folder: Path, *, run: str | None = None, study: str = "", method: str | None = None
+) -> pd.DataFrame:
+    """The evaluations in a run's folder, by env steps. Works on a run that is being written."""
+    config = options.load(folder / saved.CONFIG)
+    metrics = logs.read(folder)
+    if "eval/return" not in metrics:
+        metrics = metrics.iloc[:0].assign(**{"eval/return": np.array([], np.float64)})
+    rows = metrics[metrics["eval/return"].notna()]
+    count = len(rows)
+    spread, episodes = (
+        rows.get(f"eval/{name}", np.full(count, np.nan)) for name in ("return_std", "episodes")
+    )
+    return pd.DataFrame(
+        {
+            "run": run or str(folder),
+            "study": study,
+            "task": config.task,
+            "method": method or method_of(config),
+            "seed": config.seed,
+            "hyperparameters": hyperparameters(config),
+            "kind": "evaluation",
+            "env_steps": values["env_steps"],
+            "agent_steps": values["env_steps"] // config.env.action_repeat,
+            "updates": values["updates"],
+            "return": values["eval/return"],
+            "return_std": values.get("eval/return_std", absent),
+            "episodes": np.nan_to_num(values.get("eval/episodes", absent)).astype(np.int64),
+            "seconds": seconds_at(folder, values["env_steps"]),
+            "version": version(folder),
+        },
+        index=range(count),
+    )
+
+
+def hyperparameters(config: Config) -> str:
+    """Every option but task and seed, and the length of the run, which may still grow; by dotted names."""
+    flat = {name: x for name, x in options.flat(config).items() if name not in ("task", "seed", "env_steps")}
+    return json.dumps(flat, sort_keys=True)
+
+
+def seconds_at(folder: Path, env_steps: np.ndarray) -> np.ndarray:
+    """Wall-clock seconds that a run had taken at some env steps, all its starts together."""
+    timing = logs.read(folder, logs.TIMING)
+    if not len(timing):
+        return np.full(len(env_steps), math.nan)
+    clock = timing["seconds"].to_numpy()
+    restarted = np.diff(clock, prepend=clock[:1]) < 0  # each start counts from zero
+    before = np.cumsum(np.where(restarted, np.roll(clock, 1), 0.0))
+    # Of work that a crash undid there are two times: the last counts.
+    last = dict(zip(timing["env_steps"].tolist(), (clock + before).tolist(), strict=True))
+    return np.array([last.get(step, math.nan) for step in env_steps.tolist()], np.float64)
+
+
+def version(folder: Path) -> str:
+    """Version and commit of the code that a run was last started with."""
+    path = folder / provenance.RUN
+    if not path.exists():
+        return ""
+    start = json.loads(path.read_text())["starts"][-1]
+    git = start.get("git")
+    commit = f"+{git['commit'][:12]}{'.dirty' if git['dirty'] else ''}" if git else ""
+    return f"{start['gpld']}{commit}"

@@ -1,0 +1,47 @@
+"""Numbers of others, to be shown beside ours; their sources are in `data/README.md`."""
+
+from importlib.resources import files
+
+import pandas as pd
+
+from gpld.results import _store
+from gpld.results._collect import METHODS
+
+PUBLISHED = f"{METHODS[0]} (published)"
+"""The method's name in `published`."""
+
+
+def paper_scores() -> pd.DataFrame:
+    """The paper's table: `task`, `method`, `env_steps`, `mean`, `std`, `seeds`, `episodes`.
+
+    It says 1M env steps; the authors' code suggests that it may be 2M.
+    """
+    return _read("paper_scores.csv")
+
+
+def paper_cost() -> pd.DataFrame:
+    """The paper's run times: `rho`, `posterior`, `prior`, `ratio` and its `std`, and `seconds_more`."""
+    return _read("paper_cost.csv")
+
+
+def published() -> pd.DataFrame:
+    """Published learning curves of DreamerV3, as a table of results; what is not known is empty or -1."""
+    rows = _read("dreamerv3_published.csv").assign(
+        run=lambda x: "published/" + x["task"] + "/" + x["seed"].astype(str),
+        study="published",
+        method=PUBLISHED,
+        hyperparameters="{}",
+        kind="evaluation",
+        agent_steps=lambda x: x["env_steps"] // 2,
+        updates=-1,
+        return_std=float("nan"),
+        episodes=-1,
+        seconds=float("nan"),
+        version="",
+    )
+    return rows[list(_store.COLUMNS)]
+
+
+def _read(name: str) -> pd.DataFrame:
+    with (files("gpld.results") / "data" / name).open() as file:
+        return pd.read_csv(file)

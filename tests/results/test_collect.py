@@ -1,0 +1,60 @@
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from gpld import results
+from gpld.results import _collect
+from tests.training.helpers import lines
+
+
+def test_a_runs_evaluations_are_its_results(small_run):
+    table = results.collect(small_run)
+    evaluated = [line for line in lines(small_run) if "eval/return" in line]
+    assert table["return"].tolist() == [line["eval/return"] for line in evaluated]
+    assert table["env_steps"].tolist() == [200, 400]
+    assert table["agent_steps"].tolist() == [100, 200]
+    assert table["updates"].tolist() == [line["updates"] for line in evaluated]
+    assert set(table["episodes"]) == {2}
+    assert set(zip(table["task"], table["method"], table["seed"], table["kind"], strict=True)) == {
+        ("cartpole-balance", "GPLD-DreamerV3", 3, "evaluation")
+    }
+    assert table["seconds"].is_monotonic_increasing
+    assert table["version"].str.startswith("0.1.0").all()
+    options = json.loads(table["hyperparameters"].iloc[0])
+    assert options["agent.model.deter"] == 16
+    assert "seed" not in options
+    assert "task" not in options
+
+
+def test_runs_are_found_and_loaded_wherever_they_are(small_run, tmp_path):
+    for name in ("a", "deeper/b"):
+        shutil.copytree(small_run, tmp_path / name)
+    assert results.runs_in(tmp_path) == [tmp_path / "a", tmp_path / "deeper/b"]
+    loaded = results.load(tmp_path)
+    assert set(loaded["run"]) == {str(tmp_path / "a"), str(tmp_path / "deeper/b")}
+    assert len(loaded) == 4
+
+
+def test_a_run_that_has_not_been_evaluated_has_no_rows(small_run, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    shutil.copy(small_run / "config.json", run)
+    assert len(results.collect(run)) == 0
+    assert len(results.load(tmp_path)) == 0
+
+
+@pytest.mark.parametrize(
+    ("timing", "expected"),
+    [
+        ([(100, 1.0), (200, 2.0), (300, 3.5)], [2.0, 3.5]),
+        ([(100, 1.0), (200, 2.0), (200, 0.5), (300, 1.5)], [2.5, 3.5]),  # killed after 200, resumed from 100
+        ([(100, 1.0)], [np.nan, np.nan]),
+        ([], [np.nan, np.nan]),
+    ],
+)
+def test_wall_clock_counts_every_start(tmp_path, timing, expected):
+    rows = [{"env_steps": steps, "updates": 0, "seconds": at, "time": 0.0} for steps, at in timing]
+    (tmp_path / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    np.testing.assert_allclose(_collect.seconds_at(tmp_path, np.array([200, 300])), expected)
