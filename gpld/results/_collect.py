@@ -34,11 +34,10 @@ def collect(
     metrics = logs.read(folder)
     if "eval/return" not in metrics:
         metrics = metrics.iloc[:0].assign(**{"eval/return": np.array([], np.float64)})
-    rows = metrics[metrics["eval/return"].notna()]
+    rows = metrics.loc[metrics["eval/return"].notna()]
+    values = {name: np.asarray(rows[name]) for name in rows}
     count = len(rows)
-    spread, episodes = (
-        rows.get(f"eval/{name}", np.full(count, np.nan)) for name in ("return_std", "episodes")
-    )
+    absent = np.full(count, np.nan)
     return pd.DataFrame(
         {
             "run": run or str(folder),
