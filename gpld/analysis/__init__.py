@@ -1,0 +1,1 @@
+"""What results say: statistics, tables, figures and the report."""

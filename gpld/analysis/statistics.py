@@ -1,0 +1,202 @@
+"""Statistics of scores: the paper's, and those of Agarwal et al. 2021 with stratified bootstrap intervals.
+
+Scores of a method are an array [runs, tasks]; a run that is missing is NaN and counts for nothing. Statistics
+take any leading axes, over which a bootstrap repeats them: [..., runs, tasks] to [...].
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+Scores = Float[np.ndarray, "*reps runs tasks"]
+Values = Float[np.ndarray, "*reps"] | np.float64
+Statistic = Callable[..., Values]
+
+REPS = 2000
+"""Bootstrap samples."""
+_CHUNK = 2**22
+"""Numbers resampled at a time."""
+
+
+class Interval(NamedTuple):
+    """Ends of a confidence interval."""
+
+    low: float
+    high: float
+
+
+def mean(scores: Scores) -> Values:
+    """Mean over tasks of the mean over runs: every task weighs the same."""
+    return _task_means(scores).mean(-1)
+
+
+def median(scores: Scores) -> Values:
+    """Median over tasks of the mean over runs."""
+    return np.median(_task_means(scores), axis=-1)
+
+
+def iqm(scores: Scores) -> Values:
+    """Interquartile mean: of the middle half of all runs of all tasks."""
+    ordered = np.sort(scores.reshape(*scores.shape[:-2], -1), axis=-1)  # NaNs last
+    count = np.isfinite(ordered).sum(-1)
+    if (count != count.max()).any():
+        raise ValueError("the interquartile mean needs the same number of runs in every repetition")
+    kept = int(count.max())
+    cut = kept // 4
+    return ordered[..., cut : kept - cut].mean(-1)
+
+
+def optimality_gap(scores: Scores, target: float = 1.0) -> Values:
+    """How far runs stay below `target` on average; more than `target` earns nothing."""
+    return target - np.nanmean(np.minimum(scores, target), axis=(-2, -1))
+
+
+def probability_of_improvement(ours: Scores, theirs: Float[np.ndarray, "*reps _ tasks"]) -> Values:
+    """Probability that a run of ours scores more than one of theirs, mean over tasks; ties count half."""
+    a, b = ours[..., :, None, :], theirs[..., None, :, :]
+    better = np.where(a == b, 0.5, (a > b).astype(np.float64))
+    return np.nanmean(np.where(np.isnan(a) | np.isnan(b), np.nan, better), axis=(-3, -2)).mean(-1)
+
+
+def performance_profile(
+    scores: Float[np.ndarray, "runs tasks"], thresholds: Float[np.ndarray, " levels"]
+) -> Float[np.ndarray, " levels"]:
+    """Share of runs, of all tasks, that score more than each threshold."""
+    ordered = np.sort(scores[np.isfinite(scores)])
+    return 1.0 - np.searchsorted(ordered, thresholds, side="right") / len(ordered)
+
+
+def interval(
+    statistic: Statistic,
+    *scores: Float[np.ndarray, "_ tasks"],
+    confidence: float = 0.95,
+    reps: int = REPS,
+    seed: int = 0,
+) -> Interval:
+    """Percentile interval of a statistic of one or more methods' scores.
+
+    The bootstrap is stratified: runs are drawn anew within each task, tasks are kept.
+    """
+    rng = np.random.default_rng(seed)
+    columns = [[column[np.isfinite(column)] for column in method.T] for method in scores]
+    size = max(sum(map(len, method)) for method in columns)
+    values = []
+    for begin in range(0, reps, chunk := max(1, _CHUNK // size)):
+        count = min(chunk, reps - begin)
+        values.append(statistic(*(_resample(method, count, rng) for method in columns)))
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(np.concatenate(values), [tail, 100 - tail])
+    return Interval(float(low), float(high))
+
+
+def mean_interval(
+    values: Float[np.ndarray, "runs points"], *, confidence: float = 0.95, reps: int = REPS, seed: int = 0
+) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
+    """Bootstrap percentile interval of the mean over runs, at every point of their curves."""
+    means = bootstrap_means(values, reps=reps, rng=np.random.default_rng(seed))
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(means, [tail, 100 - tail], axis=0)
+    return low, high
+
+
+def bootstrap_means(
+    values: Float[np.ndarray, "runs points"], *, reps: int, rng: np.random.Generator
+) -> Float[np.ndarray, "reps points"]:
+    """Means over runs drawn anew, `reps` times."""
+    runs = len(values)
+    weights = rng.multinomial(runs, np.full(runs, 1 / runs), size=reps) / runs
+    return weights @ values
+
+
+def area_under_curve(
+    env_steps: Float[np.ndarray, " points"], returns: Float[np.ndarray, "*runs points"]
+) -> Float[np.ndarray, "*runs"] | np.float64:
+    """Mean return over env steps, from the first evaluation to the last, with straight lines between them."""
+    return np.trapezoid(returns, env_steps, axis=-1) / (env_steps[-1] - env_steps[0])
+
+
+def steps_to_reach(
+    env_steps: Float[np.ndarray, " points"], returns: Float[np.ndarray, "*runs points"], level: float
+) -> Float[np.ndarray, "*runs"]:
+    """Env steps until the return is first at `level`, on straight lines between evaluations; inf if never."""
+    reached = returns >= level
+    first = reached.argmax(-1)
+    before = np.maximum(first - 1, 0)
+    y0, y1 = (np.take_along_axis(returns, i[..., None], -1)[..., 0] for i in (before, first))
+    x0, x1 = env_steps[before], env_steps[first]
+    slope = np.where(y1 > y0, y1 - y0, 1.0)
+    crossing = np.where(first > 0, x0 + (x1 - x0) * (level - y0) / slope, x1)
+    return np.where(reached.any(-1), crossing, np.inf)
+
+
+def final_scores(rows: pd.DataFrame, env_steps: int | None = None) -> pd.DataFrame:
+    """One score a run: `study`, `task`, `method`, `seed`, `run`, `env_steps`, `kind`, `return`.
+
+    At `env_steps`, or at each run's last: the score of a checkpoint, or if there is none the last evaluation
+    until then. Runs that have not come to `env_steps` are left out.
+    """
+    if env_steps is not None:
+        reached = set(rows.loc[rows["env_steps"] >= env_steps, "run"])
+        rows = rows.loc[rows["run"].isin(reached) & (rows["env_steps"] <= env_steps)]
+    ranked = rows.assign(is_score=rows["kind"] == "score")
+    ranked = ranked.sort_values(["env_steps", "is_score"], kind="stable")
+    last = ranked.groupby("run", observed=True, sort=True).tail(1)
+    columns = ["study", "task", "method", "seed", "run", "env_steps", "kind", "return"]
+    return last[columns].reset_index(drop=True)
+
+
+def summarise(scores: pd.DataFrame) -> pd.DataFrame:
+    """`mean`, (population) `std` and number of `seeds` for each `task` and `method`."""
+    groups = scores.groupby(["task", "method"], observed=True, sort=False)["return"]
+    table = pd.DataFrame({"mean": groups.mean(), "std": groups.std(ddof=0), "seeds": groups.size()})
+    return table.reset_index().astype({"task": str, "method": str})
+
+
+def aggregate(summary: pd.DataFrame, baseline: str) -> pd.DataFrame:
+    """The paper's aggregates by method: `raw` mean over tasks, `normalised` mean, `gain`, number of `tasks`.
+
+    In the normalised mean each task's mean is divided by that of the baseline, so the baseline has exactly 1;
+    `gain` is how much more than that a method has. Only tasks that a method and the baseline both have count.
+    """
+    means = summary.pivot(index="task", columns="method", values="mean")
+    if baseline not in means:
+        raise ValueError(f"{baseline} has no scores to normalise by")
+    table = {}
+    for method in means.columns:
+        both = means[[baseline, method]].dropna() if method != baseline else means[[baseline]].dropna()
+        ratio = both[method] / both[baseline]
+        table[method] = {
+            "raw": both[method].mean(),
+            "normalised": ratio.mean(),
+            "gain": ratio.mean() - 1,
+            "tasks": len(both),
+        }
+    return pd.DataFrame.from_dict(table, orient="index").rename_axis("method")
+
+
+def score_matrix(
+    scores: pd.DataFrame, method: str, tasks: Sequence[str], scale: dict[str, float] | None = None
+) -> Float[np.ndarray, "runs tasks"]:
+    """Scores of a method as [runs, tasks], each divided by its task's `scale` if one is given."""
+    own = scores.loc[scores["method"] == method]
+    columns = [np.asarray(own.loc[own["task"] == task, "return"], np.float64) for task in tasks]
+    matrix = np.full((max(map(len, columns), default=0), len(tasks)), np.nan)
+    for i, (task, column) in enumerate(zip(tasks, columns, strict=True)):
+        matrix[: len(column), i] = column / (scale[task] if scale else 1.0)
+    return matrix
+
+
+def _task_means(scores: np.ndarray) -> np.ndarray:
+    return np.nanmean(scores, axis=-2)
+
+
+def _resample(columns: list[np.ndarray], count: int, rng: np.random.Generator) -> np.ndarray:
+    """`count` samples [count, runs, tasks] of the runs of each task; NaN where a task has fewer runs."""
+    runs = max(map(len, columns))
+    drawn = np.full((count, runs, len(columns)), np.nan)
+    for i, column in enumerate(columns):
+        drawn[:, : len(column), i] = rng.choice(column, (count, len(column)))
+    return drawn
