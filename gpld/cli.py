@@ -8,16 +8,19 @@ signal if one ended a run, which was saved: 130 for Ctrl-C, 143 for SIGTERM. So 
 import argparse
 import dataclasses
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import tyro
 
 import gpld
+from gpld import population
 from gpld.config import PRESETS, Config, ConfigError, suggestion, validate, with_presets
+from gpld.population import Member, method_of
 
 DEVICES = ("cpu", "gpu")
 """Presets that fit a device; without one of them, that of JAX's device is taken."""
@@ -63,36 +66,75 @@ class RunOptions(Config):
 class TrainOptions(RunOptions):
     """Options of `gpld train`."""
 
+    seeds: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SEED [SEED ...]")] = ()
+    """Train a run of each seed, all in one program: 0..4 for five of them, or a list such as 0 3 7."""
+    method: Literal["gpld", "dreamerv3", "both"] | None = None
+    """GPLD with the coefficients of agent.penalty, DreamerV3 without any, or runs of both in one program."""
+    devices: int = 0
+    """Devices to use; 0 for all that several runs can be spread over, and one for one run."""
     out: Annotated[
-        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: runs/TASK-seedSEED)")
+        Path | None,
+        tyro.conf.arg(
+            metavar="FOLDER",
+            help_behavior_hint="(default: runs/TASK-seedSEED, or runs/TASK with --seeds or --method)",
+        ),
     ] = None
-    """Folder of the run; one that holds a run is resumed."""
+    """Folder of the run, or of those METHOD-seedSEED; one that holds a run is resumed."""
+
+    @property
+    def members(self) -> list[Member]:
+        """The runs, and their folders."""
+        config, task = self.config, self.task.replace(":", "-").replace("/", "-")
+        if not self.seeds and self.method is None:
+            return [Member(config, self.out or Path("runs") / f"{task}-seed{config.seed}")]
+        methods = {None: (method_of(config),), "both": ("gpld", "dreamerv3")}.get(self.method, (self.method,))
+        return population.members(config, self._seeds(), methods, self.out or Path("runs") / task)
+
+    def _seeds(self) -> list[int]:
+        if not self.seeds:
+            return [self.seed]
+        if self.seed:
+            raise ConfigError(f"seed: {self.seed} is not allowed beside seeds; name it among them")
+        seeds = []
+        for word in self.seeds:
+            found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", word)
+            first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
+            if last < first:
+                allowed = "numbers, or ranges such as 0..4"
+                raise ConfigError(f"seeds: {word!r} is not allowed; it must be {allowed}")
+            seeds += range(first, last + 1)
+        return seeds
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Train an agent on a task, or go on with a run that was interrupted."""
+    """Train agents on a task, or go on with runs that were interrupted."""
     parse_train(arguments)  # before anything is loaded, which takes its time
-    config, out = parse_train(arguments, fitting(arguments))
-    from gpld.training import summary
-    from gpld.training import train as run
+    options = parse_train(arguments, fitting(arguments))
+    from gpld.training import summary, train_all
 
-    result = run(config, out)
-    if not result.finished:
+    members = options.members
+    results = train_all(members, devices=options.devices)
+    if unfinished := [result for result in results if not result.finished]:
         print(f"go on with: {summary.program('gpld')} train {shlex.join(arguments)}")
-        return 128 + (result.signal or 0)
-    summary.show(config, out, arguments)
+        return 128 + (unfinished[0].signal or 0)
+    if len(members) == 1:
+        summary.show(*members[0], arguments)
+    else:
+        summary.show_all(members)
     return 0
 
 
-def parse_train(arguments: Sequence[str], beneath: Sequence[str] = ()) -> tuple[Config, Path]:
-    """The validated configuration and the run folder that the arguments of `gpld train` ask for.
+def parse_train(arguments: Sequence[str], beneath: Sequence[str] = ()) -> TrainOptions:
+    """The options that the arguments of `gpld train` ask for, those of all its runs validated.
 
     `beneath` are presets under those named.
     """
     options = _parse_run(TrainOptions, "train", str(train.__doc__), arguments, beneath, task="")
-    config = options.config
-    folder = f"{config.task.replace(':', '-').replace('/', '-')}-seed{config.seed}"
-    return config, options.out or Path("runs") / folder
+    if options.devices < 0:
+        raise ConfigError(f"devices: {options.devices} is not allowed; it must be at least 0")
+    for member in options.members:
+        validate(member.config)
+    return options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,6 +227,13 @@ def parse_profile(arguments: Sequence[str], beneath: Sequence[str] = ()) -> Prof
     return options
 
 
+def theory(arguments: Sequence[str]) -> int:
+    """Draw the figures that lead from tables of transitions to the penalty: docs/theory.md explains them."""
+    from gpld.theory import command
+
+    return command.run(arguments, str(theory.__doc__))
+
+
 Options = TypeVar("Options", bound=RunOptions)
 
 
@@ -235,6 +284,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
     "eval": evaluate,
     "profile": profile,
+    "theory": theory,
     "tasks": tasks,
     "doctor": doctor,
 }

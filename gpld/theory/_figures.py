@@ -22,15 +22,16 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73")
 """Of Okabe and Ito's, which people with any colour vision can tell apart."""
 COLOUR = dict(zip(ESTIMATORS, ("#000000", *COLOURS), strict=True))
 TICKS = (0.05, 0.1, 0.2, 0.4, 0.8)
-SUFFIXES = (".png", ".svg")
 
 
 class Drawn(NamedTuple):
-    """A figure, the numbers in it, and what they say."""
+    """A figure, and the numbers in it."""
 
     figure: "Figure"
     data: pandas.DataFrame
+    """Tidy: all that was drawn, before any average."""
     summary: pandas.DataFrame
+    """What it says, in a table for people."""
 
 
 def estimate(seeds: int = 1, progress: Progress = iter) -> Drawn:
@@ -78,7 +79,7 @@ def data(seeds: int = 20, progress: Progress = iter) -> Drawn:
         axis.minorticks_off()
     axes[0, 0].set_ylabel("error (total variation)")
     _legend(figure, axes[0, 0], f"base lambda {BASE:g}; means over {seeds} seeds and 95% intervals")
-    return Drawn(figure, errors, experiments.gains(errors))
+    return Drawn(figure, errors, _gains_table(errors, "visits", "estimator"))
 
 
 def weight(seeds: int = 20, progress: Progress = iter) -> Drawn:
@@ -94,7 +95,8 @@ def weight(seeds: int = 20, progress: Progress = iter) -> Drawn:
         axis.set(xscale="log", title=name, xlabel="lambda", ylim=(0, None))
     axes[0, 0].set_ylabel("error (total variation)")
     _legend(figure, axes[0, 0], f"dashed: maximum likelihood; means over {seeds} seeds and 95% intervals")
-    return Drawn(figure, errors, experiments.gains(errors))
+    table = _gains_table(errors, "lambda", "visits")
+    return Drawn(figure, errors, table.rename(columns={n: f"{n} visits" for n in found["visits"]}))
 
 
 def both_limits(seeds: int = 1, progress: Progress = iter) -> Drawn:
@@ -149,13 +151,24 @@ def chosen(names: Sequence[str]) -> tuple[str, ...]:
 
 def save(name: str, drawn: Drawn, folder: Path) -> list[Path]:
     """Write a figure as PNG and SVG and its numbers as CSV."""
+    import matplotlib
+
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}{suffix}" for suffix in (*SUFFIXES, ".csv")]
-    for path in paths[:-1]:
-        # Nothing of when it was drawn: the same numbers give the same file.
-        drawn.figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    paths = [folder / f"{name}{suffix}" for suffix in (".png", ".svg", ".csv")]
+    with matplotlib.rc_context({"svg.hashsalt": name}):  # the same numbers give the same file
+        drawn.figure.savefig(paths[0])
+        drawn.figure.savefig(paths[1], metadata={"Date": None})
     drawn.data.to_csv(paths[-1], index=False, lineterminator="\n")
     return paths
+
+
+def _gains_table(errors: pandas.DataFrame, row: str, column: str) -> pandas.DataFrame:
+    """Error minus that of maximum likelihood, and half the width of its 95% interval: negative is better."""
+    found = experiments.gains(errors)
+    half = (found["high"] - found["low"]) / 2
+    text = [f"{mean:+.3f} ± {width:.3f}" for mean, width in zip(found["mean"], half, strict=True)]
+    table = found.assign(text=text).set_index(["mdp", row, column])["text"].unstack(column, sort=False)
+    return table.reset_index().rename_axis(columns=None)
 
 
 def _panels(rows: int, columns: int, *, width: float, height: float) -> "tuple[Figure, np.ndarray]":

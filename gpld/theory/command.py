@@ -1,0 +1,56 @@
+"""`gpld theory`: the figures of the theory, in files and as tables."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import pandas
+import tyro
+
+from gpld.config import ConfigError
+from gpld.theory._figures import FIGURES, chosen, save
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Options of `gpld theory`."""
+
+    figures: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[FIGURE ...]", help_behavior_hint="")
+    ] = ()
+    """estimate, data, lambda or limits; all of them by default."""
+    seeds: int = 20
+    """Data sets, and random MDPs, to average over in `data` and `lambda`."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("theory")
+    """Folder for the figures (PNG, SVG) and their numbers (CSV)."""
+
+
+def run(arguments: Sequence[str], description: str) -> int:
+    """Draw what the arguments ask for."""
+    options = tyro.cli(Options, prog="gpld theory", description=description, args=list(arguments))
+    if options.seeds < 2:
+        raise ConfigError(f"seeds: {options.seeds} is not allowed; an interval needs at least 2")
+    from rich.console import Console
+    from rich.progress import track
+
+    console = Console()
+    for name in chosen(options.figures):
+
+        def progress(seeds: Iterable[int], name: str = name) -> Iterable[int]:
+            return track(seeds, name, total=options.seeds, console=console, transient=True)
+
+        drawn = FIGURES[name](options.seeds, progress)
+        console.print(f"{name}: {str(FIGURES[name].__doc__).splitlines()[0]}")
+        console.print(_table(drawn.summary))
+        console.print(*save(name, drawn, options.out), soft_wrap=True, highlight=False)
+    return 0
+
+
+def _table(frame: pandas.DataFrame):
+    from rich.table import Table
+
+    table = Table(*map(str, frame.columns))
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row))
+    return table
