@@ -9,6 +9,7 @@ import pandas as pd
 
 from gpld import config as options
 from gpld.config import Config
+from gpld.results._scores import read_scores
 from gpld.training import logs, provenance, saved
 
 METHODS = ("DreamerV3", "GPLD-DreamerV3")
@@ -29,15 +30,9 @@ def runs_in(folder: Path) -> list[Path]:
 def collect(
     folder: Path, *, run: str | None = None, study: str = "", method: str | None = None
 ) -> pd.DataFrame:
-    """The evaluations in a run's folder, by env steps. Works on a run that is being written."""
+    """Evaluations and scores in a run's folder, by env steps. Works on a run that is being written."""
     config = options.load(folder / saved.CONFIG)
-    metrics = logs.read(folder)
-    if "eval/return" not in metrics:
-        metrics = metrics.iloc[:0].assign(**{"eval/return": np.array([], np.float64)})
-    rows = metrics.loc[metrics["eval/return"].notna()]
-    values = {name: np.asarray(rows[name]) for name in rows}
-    count = len(rows)
-    absent = np.full(count, np.nan)
+    rows = pd.concat([_evaluations(folder), _scores(folder)], ignore_index=True)
     return pd.DataFrame(
         {
             "run": run or str(folder),
@@ -46,18 +41,51 @@ def collect(
             "method": method or method_of(config),
             "seed": config.seed,
             "hyperparameters": hyperparameters(config),
-            "kind": "evaluation",
-            "env_steps": values["env_steps"],
-            "agent_steps": values["env_steps"] // config.env.action_repeat,
-            "updates": values["updates"],
-            "return": values["eval/return"],
-            "return_std": values.get("eval/return_std", absent),
-            "episodes": np.nan_to_num(values.get("eval/episodes", absent)).astype(np.int64),
-            "seconds": seconds_at(folder, values["env_steps"]),
+            "kind": rows["kind"],
+            "env_steps": rows["env_steps"],
+            "agent_steps": rows["env_steps"] // config.env.action_repeat,
+            "updates": rows["updates"],
+            "return": rows["return"],
+            "return_std": rows["return_std"],
+            "episodes": rows["episodes"],
+            "seconds": seconds_at(folder, np.asarray(rows["env_steps"])),
             "version": version(folder),
         },
-        index=range(count),
+        index=range(len(rows)),
     )
+
+
+_TYPES = {
+    "kind": "object",
+    "env_steps": "int64",
+    "updates": "int64",
+    "return": "float64",
+    "return_std": "float64",
+    "episodes": "int64",
+}
+
+
+def _evaluations(folder: Path) -> pd.DataFrame:
+    metrics = logs.read(folder)
+    names = ("eval/return", "eval/return_std", "eval/episodes")
+    metrics = metrics.reindex(columns=["env_steps", "updates", *names])
+    rows = metrics.loc[metrics["eval/return"].notna()].rename(columns=lambda name: name.removeprefix("eval/"))
+    return rows.assign(kind="evaluation", episodes=rows["episodes"].fillna(0)).astype(_TYPES)
+
+
+def _scores(folder: Path) -> pd.DataFrame:
+    rows = [
+        {
+            "kind": "score",
+            "env_steps": score["env_steps"],
+            "updates": score["updates"],
+            "return": score["mean"],
+            "return_std": score["std"],
+            "episodes": len(score["returns"]),
+        }
+        for score in read_scores(folder)
+    ]
+    return pd.DataFrame(rows, columns=list(_TYPES)).astype(_TYPES)
 
 
 def hyperparameters(config: Config) -> str:

@@ -6,6 +6,7 @@ import pytest
 
 from gpld import results
 from gpld.results import _collect
+from gpld.training.score import Score
 from tests.training.helpers import lines
 
 
@@ -26,6 +27,20 @@ def test_a_runs_evaluations_are_its_results(small_run):
     assert options["agent.model.deter"] == 16
     assert "seed" not in options
     assert "task" not in options
+
+
+def test_scores_are_results_too_and_are_replaced_by_later_ones(small_run, tmp_path):
+    run = shutil.copytree(small_run, tmp_path / "run")
+    for env_steps, returns in ((400, [9.0]), (200, [1.0, 2.0, 6.0]), (400, [4.0, 8.0])):
+        results.add_score(run, Score("cartpole-balance", env_steps, env_steps // 4, 0, returns))
+    table = results.collect(run)
+    assert table["kind"].tolist() == ["evaluation"] * 2 + ["score"] * 2
+    scores = table[table["kind"] == "score"]
+    assert scores["env_steps"].tolist() == [200, 400]
+    assert scores["return"].tolist() == [3.0, 6.0]
+    assert scores["return_std"].tolist() == [pytest.approx(np.std([1.0, 2.0, 6.0])), 2.0]
+    assert scores["episodes"].tolist() == [3, 2]
+    assert scores["seconds"].notna().all()
 
 
 def test_runs_are_found_and_loaded_wherever_they_are(small_run, tmp_path):

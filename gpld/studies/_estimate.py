@@ -1,0 +1,79 @@
+"""What a study will take, before it starts: GPU-hours and disk."""
+
+from functools import cache
+from typing import NamedTuple
+
+from gpld import envs, memory
+from gpld.config import Config
+from gpld.studies._plan import Plan
+from gpld.types import Spaces
+
+REFERENCE_MS = 5.5
+"""Milliseconds of one update of one of eight runs of the 12M agent in one program on an H200 (results/README.md)."""
+REFERENCE_PARAMETERS = 9_738_019
+REFERENCE_STATES = 16 * 64 * 26
+"""B * T * (H + 1): states that heads see in one of those updates."""
+ALONE = 2.0
+"""How many times longer an update takes a run that has the program for itself."""
+
+
+class Estimate(NamedTuple):
+    """Rough figures."""
+
+    runs: int
+    groups: int
+    updates: int
+    gpu_hours: float
+    """On one H200, from the time of its updates alone."""
+    disk: int
+    """Bytes when all is done."""
+    disk_at_work: int
+    """Bytes that the largest group takes while it is trained, checkpoints and their replay included."""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.runs} runs in {self.groups} groups, {self.updates:,} updates: about {self.gpu_hours:,.1f} GPU-hours "
+            f"on an H200; disk: {_size(self.disk)} in the end, and {_size(self.disk_at_work)} for the largest group "
+            "at work"
+        )
+
+
+def estimate(plan: Plan) -> Estimate:
+    """What the whole of a plan will take, whatever is done of it already."""
+    seconds, disk, largest, updates = 0.0, 0, 0, 0
+    for group in plan.groups:
+        config = group.runs[0].config
+        count = len(group.runs)
+        needed = memory.memory_estimate(config, spaces_of(config))
+        model = needed.parameters + needed.optimizer
+        per_run = config.updates_at(config.agent_steps)
+        updates += count * per_run
+        seconds += count * per_run * update_ms(config, needed.gradients // 8, count) / 1000
+        # A checkpoint is written before the oldest is removed.
+        at_work = count * (config.checkpoint.keep + 1) * (model + needed.replay)
+        largest = max(largest, at_work)
+        disk += count * (model + (needed.replay if plan.study.keep_replay else 0)) * config.checkpoint.keep
+    return Estimate(len(plan.runs), len(plan.groups), updates, seconds / 3600, disk, largest)
+
+
+def update_ms(config: Config, parameters: int, members: int) -> float:
+    """Milliseconds of an update of one of `members` runs, in proportion to what was measured."""
+    states = config.replay.batch * config.replay.length * (config.agent.behavior.horizon + 1)
+    work = parameters * states / (REFERENCE_PARAMETERS * REFERENCE_STATES)
+    together = 1 + (ALONE - 1) / members
+    return REFERENCE_MS * max(work, 0.1) * together  # small agents wait for launches more than for arithmetic
+
+
+def spaces_of(config: Config) -> Spaces:
+    """What a task offers, found out by making one environment."""
+    return _spaces(config.task, config.backend)
+
+
+@cache
+def _spaces(task: str, backend: str) -> Spaces:
+    with envs.make(task, count=1, seed=0, backend=backend) as env:
+        return env.spaces
+
+
+def _size(count: int) -> str:
+    return f"{count / 2**30:,.1f} GiB" if count >= 2**30 else f"{count / 2**20:,.0f} MiB"

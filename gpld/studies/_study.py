@@ -1,0 +1,168 @@
+"""What a study is, and how it is read: a small TOML file for each, ours or a user's."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any, Literal
+
+from gpld import tasks as groups
+from gpld.config import Config, ConfigError, override, suggestion, validate, with_presets
+
+TASK_GROUPS = {
+    "proprio": groups.PROPRIO,
+    "locomotion": groups.LOCOMOTION,
+    "quadruped": groups.QUADRUPED,
+    "dmc": groups.DMC,
+}
+"""Names that stand for several tasks in a study's file."""
+
+# What studies ask for and this version cannot do yet. Remove a line, and the studies that need it run.
+MISSING: Mapping[str, str] = {
+    "pixels": "agents that learn from pixels",
+    "warm-start": "runs that start with the encoder and decoder of another",
+    "sensitivity": "the measurement of local sensitivity",
+    "cost": "the measurement of the penalty's cost",
+}
+
+Figure = Literal["aggregate", "tasks", "singly", "ablation", "profile", "sensitivity"]
+Comparison = Literal["paper", "published"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """An experiment: every task with every method and every seed. A file may leave out what has a default."""
+
+    name: str = ""
+    """The file's name."""
+    title: str = ""
+    """A few words for headings."""
+    purpose: str = ""
+    """What it is for, and what a reader should know about it."""
+    tasks: tuple[str, ...] = ()
+    """Tasks, or the groups proprio, locomotion, quadruped and dmc."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Seeds of the runs."""
+    env_steps: tuple[int, ...] = (1_000_000,)
+    """Env steps at which the runs are scored, in rising order; they are trained for the last."""
+    presets: tuple[str, ...] = ("12m", "gpu")
+    """Presets of all runs, applied from left to right."""
+    baseline: str = "DreamerV3"
+    """The method whose scores the others' are divided by."""
+    score_episodes: int = 20
+    """Episodes of each score."""
+    keep_replay: bool = False
+    """Keep the replay of finished runs, gigabytes each, so that they can be trained for longer."""
+    needs: tuple[str, ...] = ()
+    """Capabilities without which it cannot run."""
+    figures: tuple[Figure, ...] = ("aggregate", "tasks")
+    """Figures that show it."""
+    singly: tuple[str, ...] = ()
+    """Tasks of the figure `singly`."""
+    films: tuple[str, ...] = ()
+    """Tasks of which the first seed of each method is filmed."""
+    compare: tuple[Comparison, ...] = ()
+    """Numbers of others to show beside ours."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of all runs, over the presets, as in a run's configuration."""
+    methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Methods by name, in the order in which they are shown, and the options that make them."""
+
+    def config(self, task: str, method: str, seed: int) -> Config:
+        """The validated configuration of a run."""
+        config = with_presets(Config(task), self.presets)
+        for options in (self.options, self.methods[method], {"seed": seed, "env_steps": self.env_steps[-1]}):
+            config = override(config, options)
+        validate(config)
+        return config
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """What it needs and this version does not have, in words."""
+        return tuple(MISSING[need] for need in self.needs if need in MISSING)
+
+    def check(self) -> None:
+        """Refuse to run what cannot run, and every mistake in the options of any run."""
+        if self.missing:
+            raise ConfigError(f"study: {self.name} needs {' and '.join(self.missing)}, not there yet")
+        for task in self.tasks:
+            for method in self.methods:
+                try:
+                    self.config(task, method, self.seeds[0])
+                except ConfigError as error:
+                    raise ConfigError(f"study: {self.name}, {task}, {method}: {error}") from error
+
+
+def names() -> list[str]:
+    """Studies that come with this package."""
+    found = (Path(entry.name) for entry in _definitions().iterdir())
+    return sorted(path.stem for path in found if path.suffix == ".toml")
+
+
+def get(name: str | Path) -> Study:
+    """A study by its name, or a user's own by the path of its file."""
+    if str(name) in names():
+        return parse((_definitions() / f"{name}.toml").read_text(), str(name))
+    path = Path(name)
+    if path.suffix != ".toml":
+        near = suggestion(str(name), tuple(names()))
+        known = near or f"; there are {', '.join(names())}"
+        raise ConfigError(f"study: {str(name)!r} is not a study, nor a file that ends with .toml{known}")
+    try:
+        return parse(path.read_text(), path.stem)
+    except OSError as error:
+        raise ConfigError(f"study: {path} cannot be read ({error.strerror})") from error
+
+
+def parse(text: str, name: str) -> Study:
+    """A study from the text of its file."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"study: {name} is not a TOML file ({error})") from error
+    return from_dict(values, name)
+
+
+def from_dict(values: Mapping[str, Any], name: str) -> Study:
+    """A study from what its file holds; every mistake names the entry."""
+    mappings = {key: values.get(key, {}) for key in ("options", "methods")}
+    plain = {key: value for key, value in values.items() if key not in (*mappings, "name")}
+    try:
+        study = override(Study(), plain)
+    except ConfigError as error:
+        raise ConfigError(f"study: {name}: {error}") from error
+    for key, value in {**mappings, **mappings["methods"]}.items():
+        if not isinstance(value, Mapping):
+            raise ConfigError(f"study: {name}: {key}: {value!r} is not a group of options")
+    expanded = [task for entry in study.tasks for task in TASK_GROUPS.get(entry, (entry,))]
+    changes = {"name": name, "tasks": tuple(dict.fromkeys(expanded)), "purpose": study.purpose.strip()}
+    study = replace(study, **changes, **mappings)
+    _validate(study)
+    return study
+
+
+def _validate(study: Study) -> None:
+    steps = study.env_steps
+    rules = {
+        "name": (re.fullmatch(r"[\w.-]+", study.name), "letters, digits, dots and dashes"),
+        "tasks": (study.tasks, "at least one task"),
+        "methods": (study.methods, "at least one method"),
+        "seeds": (study.seeds and len(set(study.seeds)) == len(study.seeds), "different seeds, at least one"),
+        "env_steps": (steps and 0 < steps[0] and list(steps) == sorted({*steps}), "rising and at least one"),
+        "score_episodes": (study.score_episodes > 0, "at least 1"),
+        "baseline": (study.baseline in study.methods, f"one of its methods, {', '.join(study.methods)}"),
+        "singly": (set(study.singly) <= {*study.tasks}, "some of its tasks"),
+        "films": (set(study.films) <= {*study.tasks}, "some of its tasks"),
+    }
+    for entry, (holds, allowed) in rules.items():
+        if not holds:
+            raise ConfigError(
+                f"study: {study.name}: {entry}: {getattr(study, entry)!r} is not allowed; it must be {allowed}"
+            )
+
+
+def _definitions() -> Traversable:
+    return files("gpld.studies") / "definitions"
