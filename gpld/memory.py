@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,46 +43,105 @@ def memory_estimate(config: Config, spaces: Spaces) -> MemoryEstimate:
     """What the run will need, from shapes alone."""
     state = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0))
     parameters = _nbytes(state.model)
-    slots = replay.slots_for(
-        config.replay.capacity, config.agent_steps, config.env.count, config.replay.length
-    )
-    model = config.agent.model
     return MemoryEstimate(
         parameters=parameters + _nbytes(state.slow_value),
         optimizer=_nbytes(state.optimizer),
         gradients=2 * parameters,
         activations=_activations(config),
-        replay=replay.nbytes(spaces, config.env.count, slots, model.deter, model.stoch, config.agent.compute),
+        replay=_nbytes(jax.eval_shape(partial(replay.for_run, config, spaces))),
     )
 
 
-def place_replay(
-    config: Config, estimate: MemoryEstimate, device_bytes: int, host_bytes: int
-) -> tuple[replay.Storage, str]:
-    """Where the replay goes, and a line that says so; a `ConfigError` if the run cannot fit.
+class Fit(NamedTuple):
+    """How runs fit into memory."""
 
-    `device_bytes` and `host_bytes` are what is free; where the device is the CPU, both are the same memory.
+    groups: list[int]
+    """Runs that are trained together; one group after the other."""
+    storage: replay.Storage
+    message: str
+    """The arithmetic, in words."""
+
+
+def fit(
+    config: Config, estimate: MemoryEstimate, runs: int, devices: int, device_bytes: int, host_bytes: int
+) -> Fit:
+    """As few groups as fit, and where their replays go; a `ConfigError` if not even one run fits.
+
+    `device_bytes` of each of `devices` and `host_bytes` are what is free; where the device is the CPU, both
+    are the same memory. Replays go to host memory only if the device has no room for that of a single run.
     """
-    left = device_bytes - estimate.training
-    if left < 0:
+    training, memory, asked = estimate.training, estimate.replay, config.replay.storage
+    if training > device_bytes:
         raise ConfigError(
-            f"agent.model: an update needs {_size(estimate.training)}, but the device has "
-            f"{_size(device_bytes)} free; choose a smaller preset, or lower replay.batch, replay.length or "
-            "agent.behavior.horizon"
+            f"agent.model: an update needs {_size(training)}, but the device has {_size(device_bytes)} free; "
+            "choose a smaller preset, or lower replay.batch, replay.length or agent.behavior.horizon"
         )
-    storage = config.replay.storage
-    if storage == "auto":
-        try:
-            return replay.choose_storage(estimate.replay, left, host_bytes)
-        except ValueError as error:
-            raise ConfigError(str(error)) from error
-    free = left if storage == "device" else host_bytes
-    if estimate.replay > free:
-        raise ConfigError(
-            f"replay.storage: {storage!r} has {_size(free)} left, but the replay needs "
-            f"{_size(estimate.replay)}; leave it at auto, or lower replay.capacity"
+    on_device = training + memory <= device_bytes
+    if memory > host_bytes and (asked == "host" or (asked == "auto" and not on_device)):
+        raise _no_room(asked, memory, device_bytes - training, host_bytes)
+    if asked == "device" and not on_device:
+        raise _no_room(asked, memory, device_bytes - training, host_bytes)
+    storage: replay.Storage = "device" if asked == "device" or (asked == "auto" and on_device) else "host"
+    per_device = device_bytes // (training + memory if storage == "device" else training)
+    at_once = devices * per_device if storage == "device" else min(devices * per_device, host_bytes // memory)
+
+    def fits(size: int) -> bool:
+        return size <= at_once and size // devices_used(size, devices) <= per_device
+
+    number = next(n for n in range(1, runs + 1) if all(map(fits, _balanced(runs, n))))
+    groups = _balanced(runs, number)
+    return Fit(groups, storage, _message(estimate, groups, storage, devices, device_bytes, host_bytes))
+
+
+def devices_used(runs: int, devices: int) -> int:
+    """The most of `devices` over which runs can be spread evenly."""
+    return max(n for n in range(1, devices + 1) if runs % n == 0)
+
+
+def _balanced(runs: int, groups: int) -> list[int]:
+    return [runs // groups + (i < runs % groups) for i in range(groups)]
+
+
+def _no_room(asked: str, memory: int, device_left: int, host_bytes: int) -> ConfigError:
+    need, device, host = map(_size, (memory, device_left, host_bytes))
+    if asked == "auto":
+        return ConfigError(
+            f"replay.capacity: the replay needs {need}, but the device has {device} and the host {host} free "
+            "for it; lower replay.capacity, train for fewer steps, or choose a smaller model"
         )
-    return storage, f"replay: {_size(estimate.replay)} on the {storage}, as asked"
+    return ConfigError(
+        f"replay.storage: {asked!r} has {device if asked == 'device' else host} left, but the replay needs "
+        f"{need}; leave it at auto, or lower replay.capacity"
+    )
+
+
+def _message(
+    estimate: MemoryEstimate,
+    groups: list[int],
+    storage: replay.Storage,
+    devices: int,
+    device_bytes: int,
+    host_bytes: int,
+) -> str:
+    largest = max(groups)
+    used = devices_used(largest, devices)
+    each = largest // used
+    here = storage == "device"
+    on_device = each * (estimate.training + (estimate.replay if here else 0))
+    where = "the device" if used == 1 else f"each of {used} devices"
+    count = f"{each} x " if each > 1 else ""
+    parts = [f"{count}{_size(estimate.training)} for training"]
+    if here:
+        parts.append(f"{count}{_size(estimate.replay)} for the replay")
+    text = f"memory: {' and '.join(parts)} on {where}, {_size(on_device)} of {_size(device_bytes)} free"
+    if not here:
+        text += (
+            f"; replays of {_size(largest * estimate.replay)} in host memory, {_size(host_bytes)} free: "
+            "updates wait for copies, so training is slower"
+        )
+    if len(groups) > 1:
+        text += f"\n{sum(groups)} runs do not fit at once: groups of {', '.join(map(str, groups))}, in turn"
+    return text
 
 
 def _activations(config: Config) -> int:

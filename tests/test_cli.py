@@ -88,23 +88,23 @@ def test_doctor_fails_only_if_training_is_stopped(monkeypatch, capsys, stops, st
 
 def test_presets_are_defaults_and_options_beside_them_win():
     arguments = split("walker-walk --preset nano gpu --agent.model.deter 256 --env-steps 5000 --seed 3")
-    config, _ = cli.parse_train(arguments)
+    config = cli.parse_train(arguments).config
     options = {"agent": {"model": {"deter": 256}}, "env_steps": 5000, "seed": 3}
     assert config == override(with_presets(Config("walker-walk"), ["nano", "gpu"]), options)
     assert type(config) is Config
 
 
 def test_without_options_the_defaults_are_the_configs_own():
-    assert cli.parse_train(["walker-walk"])[0] == Config("walker-walk")
+    assert cli.parse_train(["walker-walk"]).config == Config("walker-walk")
 
 
 def test_the_penalty_can_be_set_by_path():
-    config, _ = cli.parse_train(
+    config = cli.parse_train(
         split(
             "walker-run --agent.penalty.posterior 0.25 --agent.penalty.schedule custom "
             "--agent.penalty.custom 0 1.0 500 0.1 --replay.no-online"
         )
-    )
+    ).config
     assert diff(Config("walker-run"), config) == {
         "agent.penalty.posterior": (0.5, 0.25),
         "agent.penalty.schedule": ("sqrt", "custom"),
@@ -122,7 +122,8 @@ def test_the_penalty_can_be_set_by_path():
     ],
 )
 def test_the_run_folder(arguments, folder):
-    assert cli.parse_train(arguments)[1].as_posix() == folder
+    ((_, found),) = cli.parse_train(arguments).members
+    assert found.as_posix() == folder
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_the_devices_preset_lies_beneath_the_others(monkeypatch, capsys, device,
     assert capsys.readouterr().out == (
         f"preset {preset}, which fits this machine's device ({device.device_kind})\n"
     )
-    config, _ = cli.parse_train(arguments, beneath)
+    config = cli.parse_train(arguments, beneath).config
     expected = with_presets(Config("walker-walk"), [preset, "nano"])
     assert config == override(expected, {"agent": {"unroll": 3}})
 
@@ -269,7 +270,7 @@ def test_a_finished_run_is_left_as_it_is_and_summed_up(small_run, monkeypatch, c
     assert cli.main(["train", *arguments]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("preset cpu, which fits this machine's device")
-    assert "resumed at 400 env steps" in shown
+    assert "cartpole-balance-seed3 was finished at 400 env steps" in shown
     assert "mean return of the last 2 evaluations (4 episodes): " in shown
     assert "no film: no screen" in shown
     assert "What to try next" in shown
@@ -286,9 +287,10 @@ def test_other_options_for_a_runs_folder_are_refused_by_name(small_run, capsys):
 def test_an_interrupted_run_has_the_signals_status_and_says_how_to_go_on(
     monkeypatch, capsys, tmp_path, number, status
 ):
-    monkeypatch.setattr(
-        "gpld.training.train", lambda config, out: Result(out, 100, finished=False, signal=int(number))
-    )
+    def train_all(members, *, devices):
+        return [Result(member.folder, 100, finished=False, signal=int(number)) for member in members]
+
+    monkeypatch.setattr("gpld.training.train_all", train_all)
     arguments = ["walker-walk", "--preset", "cpu", "--out", str(tmp_path / "my run")]
     assert cli.main(["train", *arguments]) == status
     *_, line = capsys.readouterr().out.splitlines()

@@ -47,13 +47,13 @@ def test_it_acts_as_in_evaluation(small_run):
     policy = gpld.load(small_run, seed=4)
     seen, sent = [], []
     with evaluation.make(trained.config, 2, number=9) as env:
-        step = env.step
+        send = env.send
 
         def spy(action):
             sent.append(action)
-            return step(action)
+            send(action)
 
-        env.step = spy
+        env.send = spy
         evaluation.play(trained.config.agent, trained.model, env, jax.random.key(4), seen.append)
     assert len(seen) == 501
     given = [policy.act(s.obs, s.is_first) for s in seen]

@@ -5,10 +5,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpld import agent
 from gpld.config import PRESETS, Config, ConfigError, override, with_presets
-from gpld.memory import MemoryEstimate, memory_estimate, place_replay
+from gpld.memory import MemoryEstimate, devices_used, fit, memory_estimate
 from gpld.types import Batch, Latent, Spaces
 
 WALKER = Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, actions=6)
@@ -80,9 +82,9 @@ def test_the_breakdown_is_readable():
     ],
 )
 def test_replay_goes_where_it_fits(asked, device, host, placed):
-    where, line = place_replay(storage(asked), SMALL, device, host)
-    assert where == placed
-    assert "4.00 GiB" in line
+    found = fit(storage(asked), SMALL, 1, 1, device, host)
+    assert (found.groups, found.storage) == ([1], placed)
+    assert "4.00 GiB" in found.message
 
 
 @pytest.mark.parametrize(
@@ -96,8 +98,66 @@ def test_replay_goes_where_it_fits(asked, device, host, placed):
 )
 def test_what_cannot_fit_is_refused_by_name(asked, device, host, words):
     with pytest.raises(ConfigError) as error:
-        place_replay(storage(asked), SMALL, device, host)
+        fit(storage(asked), SMALL, 1, 1, device, host)
     assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("runs", "devices", "device", "host", "groups", "placed"),
+    [
+        (8, 1, 40 * GIB, 0, [8], "device"),
+        (8, 1, 40 * GIB - 1, 0, [4, 4], "device"),  # seven fit, and groups are alike
+        (10, 1, 20 * GIB, 0, [4, 3, 3], "device"),
+        (3, 1, 5 * GIB, 99 * GIB, [1, 1, 1], "device"),  # in turn rather than in host memory
+        (5, 1, 3 * GIB, 12 * GIB, [3, 2], "host"),  # an update of three fits, and replays of three
+        (5, 1, 3 * GIB, 8 * GIB, [2, 2, 1], "host"),
+        (8, 4, 10 * GIB, 0, [8], "device"),
+        (10, 4, 10 * GIB, 0, [4, 3, 3], "device"),  # 5 on each of two would not fit, nor would 10
+        (7, 4, 35 * GIB, 0, [7], "device"),  # all on one: seven runs cannot be spread evenly
+        (7, 4, 10 * GIB, 0, [4, 3], "device"),
+    ],
+)
+def test_runs_are_split_into_as_few_groups_as_fit(runs, devices, device, host, groups, placed):
+    found = fit(storage("auto"), SMALL, runs, devices, device, host)
+    assert (found.groups, found.storage) == (groups, placed)
+    assert ("in turn" in found.message) == (len(groups) > 1)
+
+
+@given(runs=st.integers(1, 40), devices=st.integers(1, 9), device=st.integers(5, 60), host=st.integers(4, 60))
+@settings(max_examples=100, deadline=None)
+def test_every_group_fits(runs, devices, device, host):
+    found = fit(storage("auto"), SMALL, runs, devices, device * GIB, host * GIB)
+    assert sum(found.groups) == runs
+    assert max(found.groups) - min(found.groups) <= 1
+    for size in found.groups:
+        used = devices_used(size, devices)
+        assert size % used == 0
+        assert size // used * 5 <= device
+
+
+def test_the_arithmetic_is_shown():
+    one = fit(storage("auto"), SMALL, 1, 1, 80 * GIB, 0).message
+    assert one == (
+        "memory: 1.00 GiB for training and 4.00 GiB for the replay on the device, 5.00 GiB of 80.00 GiB free"
+    )
+    many = fit(storage("auto"), SMALL, 10, 1, 20 * GIB, 0).message
+    assert many.splitlines() == [
+        "memory: 4 x 1.00 GiB for training and 4 x 4.00 GiB for the replay on the device, "
+        "20.00 GiB of 20.00 GiB free",
+        "10 runs do not fit at once: groups of 4, 3, 3, in turn",
+    ]
+    spread = fit(storage("host"), SMALL, 8, 4, 80 * GIB, 64 * GIB).message
+    assert spread == (
+        "memory: 2 x 1.00 GiB for training on each of 4 devices, 2.00 GiB of 80.00 GiB free; replays of "
+        "32.00 GiB in host memory, 64.00 GiB free: updates wait for copies, so training is slower"
+    )
+
+
+@pytest.mark.parametrize(
+    ("runs", "devices", "used"), [(8, 4, 4), (8, 3, 2), (7, 4, 1), (10, 8, 5), (1, 8, 1), (2, 8, 2)]
+)
+def test_runs_are_spread_evenly(runs, devices, used):
+    assert devices_used(runs, devices) == used
 
 
 @pytest.mark.slow

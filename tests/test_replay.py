@@ -14,7 +14,6 @@ from gpld.types import Batch, Latent, Spaces
 
 SPACES = Spaces.of({"height": (), "arm": (2, 3)}, actions=2)
 S, N, D, K, B, T = 3, 13, 4, 2, 5, 3
-GIB = 2**30
 
 sample = jax.jit(rp.sample, static_argnames=("batch", "length", "online"))
 append = jax.jit(rp.append)
@@ -370,9 +369,8 @@ def test_restore_refuses_what_does_not_fit():
 
 
 @pytest.mark.parametrize(("dtype", "size"), [("float32", 4), ("bfloat16", 2)])
-def test_nbytes_is_what_is_allocated(dtype, size):
+def test_what_is_allocated(dtype, size):
     expected = S * N * (4 * (7 + 2 + 1 + 3) + size * D + K) + 2 * 4
-    assert rp.nbytes(SPACES, S, N, D, K, dtype) == expected
     for storage in ("device", "host"):
         assert sum(x.nbytes for x in jax.tree.leaves(empty(dtype, storage))) == expected
 
@@ -384,21 +382,11 @@ def test_slots_for_the_smaller_of_capacity_and_plan():
         rp.slots_for(1_000, 500_000, 16, 64)
 
 
-def test_storage_is_the_device_if_it_fits_then_the_host():
-    message = "replay: 2.00 GiB on the device, which has 2.00 GiB free for it"
-    assert rp.choose_storage(2 * GIB, 2 * GIB, 0) == ("device", message)
-    storage, message = rp.choose_storage(2 * GIB, 2 * GIB - 1, 2 * GIB)
-    assert storage == "host"
-    assert message.startswith("replay: 2.00 GiB in host memory")
-    with pytest.raises(ValueError, match=r"replay\.capacity: .* needs 3\.00 GiB.* 2\.00 GiB .* 1\.00 GiB"):
-        rp.choose_storage(3 * GIB, 2 * GIB, GIB)
-
-
 def test_impossible_arguments_are_named():
     with pytest.raises(ValueError, match=r"replay.capacity leaves 3 steps a stream; it must leave 4"):
         rp.sample(empty(slots=3), jax.random.key(0), B, T)
     with pytest.raises(ValueError, match="below 2\\*\\*31"):
-        rp.nbytes(SPACES, 2**16, 2**15, D, K, "float32")
+        rp.init(SPACES, 2**16, 2**15, D, K, "float32")
     rec = record(0)
     with pytest.raises(ValueError, match=r"keys \['height'\]; allowed are \['arm', 'height'\]"):
         rp.append(empty(), rec._replace(obs={"height": rec.obs["height"]}))

@@ -10,6 +10,7 @@ from gpld.envs._catalog import tasks as tasks
 from gpld.envs._catalog import tasks_table as tasks_table
 from gpld.envs._check import check as check
 from gpld.envs._dm_control import suite_tasks as suite_tasks
+from gpld.envs._fleet import Fleet as Fleet
 from gpld.envs._gymnasium import Finding as Finding
 from gpld.envs._make import choose as choose
 from gpld.envs._make import make as make

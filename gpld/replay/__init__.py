@@ -1,9 +1,10 @@
 """Replay: what the agent has lived through, in preallocated rings, on the device or in host memory."""
 
 from gpld.replay._checkpoint import export_latents, export_steps, restore, stored
-from gpld.replay._memory import choose_storage, nbytes, slots_for
 from gpld.replay._ring import Indices, Replay, Storage, append, init, ready, sample, write_back
 from gpld.replay._rows import Record
+from gpld.replay._runs import join, split
+from gpld.replay._size import for_run, slots_for
 
 __all__ = [
     "Indices",
@@ -11,15 +12,16 @@ __all__ = [
     "Replay",
     "Storage",
     "append",
-    "choose_storage",
     "export_latents",
     "export_steps",
+    "for_run",
     "init",
-    "nbytes",
+    "join",
     "ready",
     "restore",
     "sample",
     "slots_for",
+    "split",
     "stored",
     "write_back",
 ]

@@ -6,3 +6,4 @@ from gpld.training.evaluation import play as play
 from gpld.training.loop import Result as Result
 from gpld.training.loop import TrainingStopped as TrainingStopped
 from gpld.training.loop import train as train
+from gpld.training.loop import train_all as train_all

@@ -1,35 +1,44 @@
-"""What a run does on the device: two programs, one that acts and remembers, one that learns.
+"""What runs do on the device: two programs, one that acts and remembers, one that learns.
 
-Everything random is drawn from fixed keys and counters, so a resumed run draws what it would have drawn.
+Every array has a leading run axis, also where there is only one run. Everything random is drawn from fixed
+keys and counters, so a resumed run draws what it would have drawn, whoever is trained beside it.
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
 from gpld import agent, replay
-from gpld.agent import AgentState, Carry, Model
+from gpld.agent import AgentState, Carry, Hyper, Model
 from gpld.config import AgentConfig, Config, ReplayConfig
 from gpld.replay import Record, Replay
+from gpld.training._devices import each_run, on_all, place, sharding, share_batch
 from gpld.types import Batch, Latent, Spaces
+
+RunKeys = Key[Array, "R"]
+"""A random key of each run."""
+
+Sums = dict[str, Float[Array, "*R"]]
 
 
 class Live(NamedTuple):
-    """Everything on the device that changes during a run."""
+    """Everything on the device that changes during training."""
 
     agent: AgentState
     carry: Carry
     replay: Replay
-    sums: dict[str, Float[Array, ""]]
+    sums: Sums
     """Metrics summed over the updates since they were last logged."""
 
 
 class Keys(NamedTuple):
-    """One key for every use of random numbers."""
+    """One key for every use of random numbers; of several runs, `[R]`."""
 
     agent: PRNGKeyArray
     act: PRNGKeyArray
@@ -41,23 +50,97 @@ class Keys(NamedTuple):
         """The keys of a run."""
         return cls(*jax.random.split(jax.random.key(seed), 4))
 
+    @classmethod
+    def of_all(cls, seeds: Sequence[int]) -> "Keys":
+        """The keys of several runs, each as if it were alone."""
+        return stack([cls.of(seed) for seed in seeds])
 
-def init(config: Config, spaces: Spaces, storage: replay.Storage) -> Live:
-    """A fresh agent with nothing remembered."""
-    sizes, keys = config.agent.model, Keys.of(config.seed)
-    state = jax.jit(agent.init, static_argnums=(0, 1))(config.agent, spaces, keys.agent)
-    slots = replay.slots_for(
-        config.replay.capacity, config.agent_steps, config.env.count, config.replay.length
+
+def stack(runs: Sequence[PyTree]) -> PyTree:
+    """Trees of single runs as one with a run axis."""
+    return _stack(*runs)
+
+
+@jax.jit
+def _stack(*runs: PyTree) -> PyTree:
+    return jax.tree.map(lambda *x: jnp.stack(x), *runs)
+
+
+def init(
+    config: Config,
+    spaces: Spaces,
+    storage: replay.Storage,
+    runs: Sequence[Config],
+    mesh: Mesh | None = None,
+) -> Live:
+    """Fresh agents with nothing remembered. `config` is what the runs share."""
+    keys = Keys.of_all([run.seed for run in runs])
+    return Live(
+        _init_agents(config.agent, spaces, mesh, place(keys.agent, mesh), place(hyper(runs), mesh)),
+        place(_repeat(agent.init_carry(config.agent, spaces, config.env.count), len(runs)), mesh),
+        empty_replay(config, spaces, storage, len(runs), mesh),
+        place(_repeat(zero_sums(config, spaces), len(runs)), mesh),
     )
-    memory = replay.init(
-        spaces, config.env.count, slots, sizes.deter, sizes.stoch, config.agent.compute, storage
+
+
+def resumed(
+    runs: Sequence[dict[str, PyTree]],
+    memory: Replay,
+    metrics: Sequence[str],
+    storage: replay.Storage,
+    mesh: Mesh | None = None,
+) -> Live:
+    """Agents as the checkpoint of each run holds them, without a run axis. `memory` is in host memory.
+
+    `metrics` are all that the program sums. A run has none of a penalty that only its neighbours have.
+    """
+    sums = [{name: run["sums"].get(name, jnp.float32(0)) for name in metrics} for run in runs]
+    trees = [(run["agent"], run["carry"], own) for run, own in zip(runs, sums, strict=True)]
+    state, carry, totals = place(stack(trees), mesh)
+    if storage == "device":
+        memory = jax.tree.map(jnp.array, memory) if mesh is None else place(memory, mesh)
+    return Live(state, carry, memory, totals)
+
+
+def hyper(runs: Sequence[Config]) -> Hyper:
+    """What may differ between runs of one program, `[R]`."""
+    agents = [run.agent for run in runs]
+    values = Hyper(
+        learning_rate=[a.optimizer.learning_rate for a in agents],
+        entropy=[a.behavior.entropy for a in agents],
+        posterior=[a.penalty.posterior for a in agents],
+        prior=[a.penalty.prior for a in agents],
     )
-    carry = agent.init_carry(config.agent, spaces, config.env.count)
-    return Live(state, carry, memory, zero_sums(config, spaces))
+    return Hyper(*(jnp.array(value, jnp.float32) for value in values))
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2))
+def _init_agents(
+    config: AgentConfig, spaces: Spaces, mesh: Mesh | None, keys: RunKeys, values: Hyper
+) -> AgentState:
+    def one(key: PRNGKeyArray, values: Hyper) -> AgentState:
+        return agent.init(config, spaces, key)._replace(hyper=values)
+
+    return each_run(one, mesh)(keys, values)
+
+
+def empty_replay(
+    config: Config, spaces: Spaces, storage: replay.Storage, runs: int, mesh: Mesh | None = None
+) -> Replay:
+    """The replay of all runs."""
+    if storage == "host":
+        shapes = jax.eval_shape(partial(replay.for_run, config, spaces))
+        return jax.tree.map(lambda x: np.zeros((runs, *x.shape), x.dtype), shapes)
+    make = jax.jit(lambda: _repeat(replay.for_run(config, spaces), runs), out_shardings=sharding(mesh))
+    return make()
+
+
+def _repeat(tree: PyTree, runs: int) -> PyTree:
+    return jax.tree.map(lambda x: jnp.repeat(x[None], runs, axis=0), tree)
 
 
 def zero_sums(config: Config, spaces: Spaces) -> dict[str, Float[Array, ""]]:
-    """Metrics of no updates."""
+    """Metrics of no updates of one run."""
 
     def metrics(key):
         state = agent.init(config.agent, spaces, key)
@@ -67,81 +150,150 @@ def zero_sums(config: Config, spaces: Spaces) -> dict[str, Float[Array, ""]]:
     return {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
 
 
-def _example(config: Config, spaces: Spaces):
+def _example(config: Config, spaces: Spaces) -> Batch:
     """A batch of the right shapes."""
     sizes = config.agent.model
     empty = replay.init(spaces, 1, config.replay.length + 1, sizes.deter, sizes.stoch, config.agent.compute)
     return replay.sample(empty, jax.random.key(0), config.replay.batch, config.replay.length)[1]
 
 
-def act(config: Config, live: Live, step: Record, index: int, key: PRNGKeyArray) -> Live:
+def own_metrics(config: Config, names: Sequence[str]) -> list[str]:
+    """Metrics that a run has alone: without those of a penalty that only its neighbours have."""
+    off = [f"penalty_{x}" for x in ("posterior", "prior") if not getattr(config.agent.penalty, x)]
+    return [name for name in names if not name.endswith(tuple(off))]
+
+
+def act(
+    config: Config, live: Live, step: Record, index: int, keys: RunKeys, mesh: Mesh | None = None
+) -> Live:
     """Observe the `index`-th step of all environments, choose actions, and remember both.
 
-    `step` holds what the environments gave; its action and latent are filled in here.
+    `step` holds what the environments gave, `[R, N, ...]`; its action and latent are filled in here.
     """
-    draw = jax.random.fold_in(key, index)
+    number = np.int32(index)
     if live.replay.host:
-        carry, record = _act(config.agent, live.agent.model, live.carry, step, draw)
-        return live._replace(carry=carry, replay=replay.append(live.replay, jax.tree.map(np.asarray, record)))
-    memory, carry = _act_and_append(config.agent, live.agent.model, live.replay, live.carry, step, draw)
+        carry, record = _act(config.agent, mesh, live.agent.model, live.carry, step, keys, number)
+        record = jax.tree.map(np.asarray, record)
+        memory = [
+            replay.append(run, jax.tree.map(lambda x, r=r: x[r], record))
+            for r, run in enumerate(replay.split(live.replay))
+        ]
+        return live._replace(carry=carry, replay=replay.join(live.replay, memory))
+    memory, carry = _act_and_append(
+        config.agent, mesh, live.agent.model, live.replay, live.carry, step, keys, number
+    )
     return live._replace(carry=carry, replay=memory)
 
 
-@partial(jax.jit, static_argnums=0)
+@partial(jax.jit, static_argnums=(0, 1))
 def _act(
-    config: AgentConfig, model: Model, carry: Carry, step: Record, key: PRNGKeyArray
+    config: AgentConfig,
+    mesh: Mesh | None,
+    model: Model,
+    carry: Carry,
+    step: Record,
+    keys: RunKeys,
+    index: Int[Array, ""] | np.int32,
 ) -> tuple[Carry, Record]:
-    carry = agent.act(config, model, carry, step.obs, step.is_first, key)
-    return carry, step._replace(action=carry.action, latent=carry.latent)
+    def one(model: Model, carry: Carry, step: Record, key: PRNGKeyArray) -> tuple[Carry, Record]:
+        carry = agent.act(config, model, carry, step.obs, step.is_first, key)
+        return carry, step._replace(action=carry.action, latent=carry.latent)
+
+    return each_run(one, mesh)(model, carry, step, fold_in(keys, index))
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=2)
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
 def _act_and_append(
-    config: AgentConfig, model: Model, memory: Replay, carry: Carry, step: Record, key: PRNGKeyArray
+    config: AgentConfig,
+    mesh: Mesh | None,
+    model: Model,
+    memory: Replay,
+    carry: Carry,
+    step: Record,
+    keys: RunKeys,
+    index: Int[Array, ""] | np.int32,
 ) -> tuple[Replay, Carry]:
-    carry, record = _act(config, model, carry, step, key)
-    return replay.append(memory, record), carry
+    carry, record = _act(config, mesh, model, carry, step, keys, index)
+    return each_run(replay.append, mesh)(memory, record), carry
 
 
-def learn(config: Config, live: Live, updates: int, key: PRNGKeyArray) -> Live:
-    """`updates` updates in one program, each on a fresh batch whose latents are written back."""
+@jax.jit
+def fold_in(keys: RunKeys, numbers: Int[Array | np.ndarray, "..."] | np.int32) -> RunKeys:
+    """A new key for each of R, made with a number of all runs or of each."""
+    return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(numbers, keys.shape))
+
+
+def learn(config: Config, live: Live, updates: int, keys: RunKeys, mesh: Mesh | None = None) -> Live:
+    """`updates` updates of every run, each on a fresh batch whose latents are written back."""
     trained = (live.agent, live.replay, live.sums)
     if live.replay.host:
         for _ in range(updates):
-            trained = _learn_one(config.agent, config.replay, trained, key)
+            trained = _learn_from_host(config.agent, config.replay, mesh, trained, keys)
     else:
-        trained = _learn(config.agent, config.replay, updates, trained, key)
+        trained = _learn(config.agent, config.replay, updates, mesh, trained, keys)
     return live._replace(agent=trained[0], replay=trained[1], sums=trained[2])
 
 
-_Sums = dict[str, Float[Array, ""]]
-_Trained = tuple[AgentState, Replay, _Sums]
+_Trained = tuple[AgentState, Replay, Sums]
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
+@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=4)
 def _learn(
-    config: AgentConfig, options: ReplayConfig, updates: int, trained: _Trained, key: PRNGKeyArray
+    config: AgentConfig,
+    options: ReplayConfig,
+    updates: int,
+    mesh: Mesh | None,
+    trained: _Trained,
+    keys: RunKeys,
 ) -> _Trained:
-    def one(_, trained):
-        return _learn_one(config, options, trained, key)
+    def once(trained: _Trained, key: PRNGKeyArray) -> _Trained:
+        state, memory, sums = trained
+        draw = jax.random.fold_in(key, state.updates)
+        memory, batch, indices = replay.sample(memory, draw, options.batch, options.length, options.online)
+        state, latents, sums = _update(config, mesh, state, sums, batch)
+        memory = replay.write_back(memory, indices, latents, state.skipped_in_row == 0)
+        return on_all((state, memory, sums), mesh)
 
-    return jax.lax.fori_loop(0, updates, one, trained)
+    def all_updates(trained: _Trained, key: PRNGKeyArray) -> _Trained:
+        return jax.lax.fori_loop(0, updates, lambda _, trained: once(trained, key), trained)
+
+    return each_run(all_updates, mesh)(trained, keys)
 
 
-def _learn_one(config: AgentConfig, options: ReplayConfig, trained: _Trained, key: PRNGKeyArray) -> _Trained:
+def _learn_from_host(
+    config: AgentConfig, options: ReplayConfig, mesh: Mesh | None, trained: _Trained, keys: RunKeys
+) -> _Trained:
     state, memory, sums = trained
-    draw = jax.random.fold_in(key, state.updates)
-    memory, batch, indices = replay.sample(memory, draw, options.batch, options.length, options.online)
-    state, latents, sums = _update(config, state, sums, batch)
-    memory = replay.write_back(memory, indices, latents, state.skipped_in_row == 0)
-    return state, memory, sums
+    draws, runs = fold_in(keys, state.updates), replay.split(memory)
+    sampled = [
+        replay.sample(run, draws[r], options.batch, options.length, options.online)
+        for r, run in enumerate(runs)
+    ]
+    batches = place(stack([batch for _, batch, _ in sampled]), mesh)
+    state, latents, sums = _update_all(config, mesh, state, sums, batches)
+    latents, skipped = jax.device_get((latents, state.skipped_in_row))
+    runs = [
+        replay.write_back(run, indices, jax.tree.map(lambda x, r=r: x[r], latents), bool(skipped[r] == 0))
+        for r, (run, _, indices) in enumerate(sampled)
+    ]
+    return state, replay.join(memory, runs), sums
 
 
-@partial(jax.jit, static_argnums=0, donate_argnums=(1, 2))
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=(2, 3))
+def _update_all(
+    config: AgentConfig, mesh: Mesh | None, state: AgentState, sums: Sums, batches: Batch
+) -> tuple[AgentState, Latent, Sums]:
+    def one(*run: PyTree) -> tuple[AgentState, Latent, Sums]:
+        # As if the batch had just been gathered: then the same code, and rounding, as where it is.
+        return on_all(_update(config, mesh, *jax.lax.optimization_barrier(run)), mesh)
+
+    return each_run(one, mesh)(state, sums, batches)
+
+
 def _update(
-    config: AgentConfig, state: AgentState, sums: _Sums, batch: Batch
-) -> tuple[AgentState, Latent, _Sums]:
-    state, latents, metrics = _traced_update(config, state, batch)
+    config: AgentConfig, mesh: Mesh | None, state: AgentState, sums: Sums, batch: Batch
+) -> tuple[AgentState, Latent, Sums]:
+    state, latents, metrics = _traced_update(config, state, share_batch(batch, mesh))
     return state, latents, jax.tree.map(jnp.add, sums, metrics)
 
 

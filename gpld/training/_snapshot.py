@@ -2,8 +2,8 @@
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,6 +79,25 @@ class Snapshot:
             blobs=dict(blobs),
             info=json.loads(json.dumps(info)),
         )
+
+    def split(self, own: Sequence[PyTree], blobs: Sequence[dict[str, bytes]]) -> list["Snapshot"]:
+        """The snapshot of each run, of one whose arrays and replay have a leading run axis.
+
+        `own` are arrays, and `blobs` bytes, that each run has besides.
+        """
+        trees = self.tree.split(len(own))
+        consumed = self.consumed if isinstance(self.consumed, list) else [self.consumed]
+        return [
+            replace(
+                self,
+                tree=trees[r].joined(_trees.fetch(own[r])),
+                rows=self.rows[r],
+                pieces=[Piece(p.begin, p.end, {k: x[r] for k, x in p.latents.items()}) for p in self.pieces],
+                consumed=consumed[r],
+                blobs=dict(blobs[r]),
+            )
+            for r in range(len(own))
+        ]
 
     def write_steps(self, folder: Path) -> list[Chunk]:
         """Write the new steps, if there are any, as one more chunk, which is then complete."""

@@ -1,5 +1,6 @@
 """Trees of arrays as named arrays on the host, in files written by Orbax, and back, to the bit."""
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,18 @@ class HostTree(NamedTuple):
     """Type and shape of each leaf."""
     keys: dict[str, str]
     """The generator of each leaf that holds random keys."""
+
+    def split(self, runs: int) -> list["HostTree"]:
+        """The tree of each run, of one whose leaves have a leading run axis; in the same memory."""
+        specs = {name: re.sub(r"\[\d+(, )?", "[", spec, count=1) for name, spec in self.specs.items()}
+        return [
+            HostTree({k: np.asarray(x[r]) for k, x in self.values.items()}, specs, self.keys)
+            for r in range(runs)
+        ]
+
+    def joined(self, other: "HostTree") -> "HostTree":
+        """This tree and another one beside it."""
+        return HostTree(*(one | two for one, two in zip(self, other, strict=True)))
 
 
 def fetch(tree: PyTree) -> HostTree:

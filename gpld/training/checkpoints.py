@@ -14,6 +14,7 @@ that. So there is a good checkpoint to go back to whenever the process, the mach
 
 import logging
 import shutil
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -26,9 +27,16 @@ from gpld.training import _files
 from gpld.training._manifest import CheckpointError, Damaged, Manifest
 from gpld.training._snapshot import Restored, Snapshot, load
 
-__all__ = ["CheckpointError", "Checkpoints", "Restored"]
+__all__ = ["CheckpointError", "Checkpoints", "Restored", "restore_all", "save_all", "saved_steps"]
 
 _log = logging.getLogger(__name__)
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Steps of the checkpoints in a folder, damaged or not, the oldest first."""
+    if not folder.is_dir():
+        return []
+    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
 
 
 class Checkpoints:
@@ -78,9 +86,7 @@ class Checkpoints:
 
     def saved(self) -> list[int]:
         """Steps of the checkpoints in the folder, damaged or not, the oldest first."""
-        if not self.folder.is_dir():
-            return []
-        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+        return saved_steps(self.folder)
 
     def save(
         self,
@@ -97,15 +103,20 @@ class Checkpoints:
         the replay may be changed or donated as soon as this returns.
         """
         self.wait()
+        if not self._has(step):
+            since = self._newest.end if self._newest else 0
+            self._submit(Snapshot.take(step, arrays, replay, blobs or {}, info or {}, since))
+
+    def _has(self, step: int) -> bool:
+        """Whether a step is saved already; an error if it cannot be."""
         newest = self._newest
         if newest is None and (found := self.saved()):
             raise CheckpointError(f"{self.folder} holds a checkpoint of step {found[-1]}: restore it first")
         if newest is not None and step < newest.step:
             raise ValueError(f"step {step} cannot be saved after step {newest.step}")
-        if newest is not None and step == newest.step:
-            return
-        since = newest.end if newest else 0
-        snapshot = Snapshot.take(step, arrays, replay, blobs or {}, info or {}, since)
+        return newest is not None and step == newest.step
+
+    def _submit(self, snapshot: Snapshot) -> None:
         self._pending = self._thread.submit(self._write_or_explain, snapshot)
 
     def restore(self, like: PyTree, replay: Replay | None = None, *, part: bool = False) -> Restored | None:
@@ -121,25 +132,39 @@ class Checkpoints:
         # Listed anew each time: a run under way may have replaced a checkpoint while it was read here.
         while untried := [step for step in self.saved() if step not in damaged]:
             step = untried[-1]
-            folder = self._path(step)
             try:
-                manifest = Manifest.read(folder)
-                manifest.verify(folder, self._chunks, with_replay=replay is not None)
+                manifest = self._verified(step, with_replay=replay is not None)
             except Damaged as reason:
                 damaged[step] = str(reason)
-                if folder.exists():
-                    _log.warning("checkpoint %s cannot be used: %s", folder, reason)
                 continue
-            restored = load(manifest, folder, self._chunks, like, replay, part=part)
-            self._newest = manifest
-            return restored
+            return self._load(manifest, like, replay, part=part)
         if damaged:
-            reasons = "; ".join(dict.fromkeys(damaged.values()))
-            raise CheckpointError(
-                f"no checkpoint in {self.folder} can be used: {reasons}. Bring these files back, or remove "
-                "the folder of the run to start it anew"
-            )
+            raise CheckpointError(_hopeless(self.folder, damaged.values()))
         return None
+
+    def _verified(self, step: int, with_replay: bool) -> Manifest:
+        """The manifest of a good checkpoint. `Damaged`, and a warning, if it is not good."""
+        folder = self._path(step)
+        try:
+            manifest = Manifest.read(folder)
+            manifest.verify(folder, self._chunks, with_replay=with_replay)
+        except Damaged as reason:
+            if folder.exists():
+                _log.warning("checkpoint %s cannot be used: %s", folder, reason)
+            raise
+        return manifest
+
+    def _load(self, manifest: Manifest, like: PyTree, replay: Replay | None, part: bool = False) -> Restored:
+        restored = load(manifest, self._path(manifest.step), self._chunks, like, replay, part=part)
+        self._newest = manifest
+        return restored
+
+    def clear(self) -> None:
+        """Remove all checkpoints, for a run that begins anew."""
+        self.wait()
+        for step in self.saved():
+            _files.remove_folder(self._path(step))
+        self._newest = None
 
     def _path(self, step: int) -> Path:
         return self.folder / f"{step:012d}"
@@ -201,3 +226,55 @@ class Checkpoints:
         last = self._path(self._newest.step) if self._newest else None
         left = f"the last one, {last}, is intact" if last else "there is none before it"
         return f"checkpoint {self._path(step)} could not be written: {reason}; {left}"
+
+
+def save_all(
+    runs: Sequence[Checkpoints],
+    step: int,
+    arrays: PyTree,
+    replay: Replay,
+    *,
+    own: Sequence[PyTree],
+    blobs: Sequence[dict[str, bytes]],
+    info: dict[str, Any],
+) -> None:
+    """`Checkpoints.save` for R runs in step, whose arrays and replay have a leading run axis.
+
+    `own` are arrays that each run has besides. No run is saved before the last step is safe in all: if they
+    keep two checkpoints or more, there is always a step that all of them have.
+    """
+    for run in runs:
+        run.wait()
+    known = [run._has(step) for run in runs]
+    if all(known):
+        return
+    since = min(run._newest.end if run._newest else 0 for run in runs)
+    snapshots = Snapshot.take(step, arrays, replay, {}, info, since).split(own, blobs)
+    for run, snapshot in zip(runs, snapshots, strict=True):
+        run._submit(snapshot)
+
+
+def restore_all(
+    runs: Sequence[Checkpoints], like: Sequence[PyTree], replays: Sequence[Replay]
+) -> list[Restored] | None:
+    """`Checkpoints.restore` for R runs: the newest step of which all have a good checkpoint, or None."""
+    damaged: list[str] = []
+    for step in sorted(set.intersection(*(set(run.saved()) for run in runs)), reverse=True):
+        try:
+            manifests = [run._verified(step, with_replay=True) for run in runs]
+        except Damaged as reason:
+            damaged.append(str(reason))
+            continue
+        found = zip(runs, manifests, like, replays, strict=True)
+        return [run._load(manifest, example, replay) for run, manifest, example, replay in found]
+    if damaged:
+        folders = ", ".join(str(run.folder) for run in runs)
+        raise CheckpointError(_hopeless(folders, damaged))
+    return None
+
+
+def _hopeless(folders: object, reasons: Iterable[str]) -> str:
+    return (
+        f"no checkpoint in {folders} can be used: {'; '.join(dict.fromkeys(reasons))}. Bring these files "
+        "back, or remove the folder of the run to start it anew"
+    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, SupportsFloat
 import numpy as np
 
 from gpld.config import Config
+from gpld.population import TITLES, Method, method_of
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -32,12 +33,16 @@ class Curve(NamedTuple):
     std: np.ndarray
 
 
-def title_of(config: Config, seeds: Sequence[int] | None = None) -> str:
-    """Task, method and seeds of a run, or of runs that differ only in their seeds."""
-    penalty = config.agent.penalty
-    method = "GPLD-DreamerV3" if penalty.posterior or penalty.prior else "DreamerV3"
-    seeds = (config.seed,) if seeds is None else seeds
-    return f"{config.task}, {method}, seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+def title_of(configs: Sequence[Config]) -> str:
+    """Task, methods and seeds of runs of one task."""
+    seeds: dict[Method, list[int]] = {}
+    for config in configs:
+        seeds.setdefault(method_of(config), []).append(config.seed)
+    parts = [
+        f"{TITLES[method]}, seed{'s' * (len(own) > 1)} {', '.join(map(str, own))}"
+        for method, own in seeds.items()
+    ]
+    return f"{configs[0].task}, {'; '.join(parts)}"
 
 
 def mean_curve(runs: Sequence[tuple[Numbers, Numbers]]) -> Curve:

@@ -1,17 +1,23 @@
-"""Playing episodes with a trained model, without touching anything that training uses."""
+"""Playing episodes with trained models, without touching anything that training uses."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import PRNGKeyArray
+from jax.sharding import Mesh
+from jaxtyping import Array, Int, PRNGKeyArray
 
-from gpld import agent, envs
+from gpld import agent, envs, machine
 from gpld.agent import Carry, Model
 from gpld.config import AgentConfig, Config
-from gpld.envs import Step, VectorEnv
+from gpld.envs import Fleet, Step, VectorEnv
+from gpld.training._devices import each_run, place
+from gpld.training._program import RunKeys, fold_in
+
+Task = Callable[[], Any]
+"""Makes a Gymnasium environment of the user's own."""
 
 
 def evaluate(
@@ -21,34 +27,61 @@ def evaluate(
     episodes: int,
     number: int,
     key: PRNGKeyArray,
-    task: Callable[[], Any] | None = None,
+    task: Task | None = None,
 ) -> list[float]:
     """Returns of `episodes` episodes, played side by side in environments made for it.
 
     `number` tells evaluations of one run apart: the same one starts from the same states. `task` is a
     factory, as `train` takes it.
     """
-    with make(config, episodes, number, task=task) as env:
-        return play(config.agent, model, env, key)
+    model, keys = jax.tree.map(lambda x: x[None], (model, key))
+    return evaluate_all([config], model, episodes=episodes, number=number, keys=keys, task=task)[0]
+
+
+def evaluate_all(
+    configs: Sequence[Config],
+    model: Model,
+    *,
+    episodes: int,
+    number: int,
+    keys: RunKeys,
+    task: Task | None = None,
+    mesh: Mesh | None = None,
+) -> list[list[float]]:
+    """`evaluate` for R runs at once; `model` and `keys` have a leading run axis."""
+    runs = [make(config, episodes, number, task=task, share=len(configs)) for config in configs]
+    with Fleet(runs) as fleet:
+        return _play(configs[0].agent, model, fleet, keys, mesh=mesh)
 
 
 def make(
-    config: Config, count: int, number: int, *, task: Callable[[], Any] | None = None, render: bool = False
+    config: Config,
+    count: int,
+    number: int | None = None,
+    *,
+    task: Task | None = None,
+    render: bool = False,
+    share: int = 1,
+    check: bool = False,
 ) -> VectorEnv:
-    """Environments for evaluation `number`, whose seeds are never those of training."""
+    """Environments for training, or for evaluation `number`, whose seeds are never those of training.
+
+    `share` is the number of runs that share this machine's cores.
+    """
+    seed = config.seed if number is None else envs.stream_seed(config.seed, number, evaluation=True)
     return envs.make(
         task or config.task,
         count=count,
-        seed=envs.stream_seed(config.seed, number, evaluation=True),
+        seed=seed,
         action_repeat=config.env.action_repeat,
         # Only some backends draw pictures.
         backend="auto" if render else config.backend,
-        threads=config.env.threads,
-        evaluation=True,
+        threads=config.env.threads or min(count, -(-machine.cores() // share)),
+        evaluation=number is not None,
         render=render,
         timeout=config.env.timeout,
         restart_limit=config.env.restarts,
-        check=False,  # training's were checked
+        check=check,
     )
 
 
@@ -60,21 +93,51 @@ def play(
     watch: Callable[[Step], None] | None = None,
 ) -> list[float]:
     """Returns of the first episode of every stream. `watch(step)` is called after each step of all."""
-    carry = agent.init_carry(config, env.spaces, env.count)
-    action = np.zeros((env.count, env.spaces.actions), np.float32)
-    returns, done, index = np.zeros(env.count), np.zeros(env.count, bool), 0
+
+    def watch_run(step: Step) -> None:
+        if watch:
+            watch(jax.tree.map(lambda x: x[0], step))
+
+    model, keys = jax.tree.map(lambda x: x[None], (model, key))
+    return _play(config, model, Fleet([env]), keys, watch_run)[0]
+
+
+def _play(
+    config: AgentConfig,
+    model: Model,
+    fleet: Fleet,
+    keys: RunKeys,
+    watch: Callable[[Step], None] = lambda step: None,
+    mesh: Mesh | None = None,
+) -> list[list[float]]:
+    """Returns of the first episode of every stream of every run."""
+    shape = (len(fleet.runs), fleet.count)
+    blank = agent.init_carry(config, fleet.spaces, fleet.count)
+    carry = place(jax.tree.map(lambda x: np.broadcast_to(x, (shape[0], *x.shape)), blank), mesh)
+    action = np.zeros((*shape, fleet.spaces.actions), np.float32)
+    returns, done, index = np.zeros(shape), np.zeros(shape, bool), 0
     while not done.all():
-        step = env.step(action)
+        step = fleet.step(action)
         returns += np.where(done, 0, step.reward)
         done |= step.is_last
-        if watch:
-            watch(step)
-        carry = _act(config, model, carry, step, jax.random.fold_in(key, index))
+        watch(step)
+        carry = _act(config, mesh, model, carry, step, keys, np.int32(index))
         action = np.asarray(carry.action)
         index += 1
     return returns.tolist()
 
 
-@partial(jax.jit, static_argnums=0)
-def _act(config: AgentConfig, model: Model, carry: Carry, step: Step, key: PRNGKeyArray) -> Carry:
-    return agent.act(config, model, carry, step.obs, step.is_first, key)
+@partial(jax.jit, static_argnums=(0, 1))
+def _act(
+    config: AgentConfig,
+    mesh: Mesh | None,
+    model: Model,
+    carry: Carry,
+    step: Step,
+    keys: RunKeys,
+    index: Int[Array, ""] | np.int32,
+) -> Carry:
+    def one(model: Model, carry: Carry, step: Step, key: PRNGKeyArray) -> Carry:
+        return agent.act(config, model, carry, step.obs, step.is_first, key)
+
+    return each_run(one, mesh)(model, carry, step, fold_in(keys, index))

@@ -1,8 +1,8 @@
-"""What a run shows while it trains: a live display in a terminal, a line now and then elsewhere."""
+"""What runs show while they train: a live display in a terminal, a line now and then elsewhere."""
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -19,8 +19,13 @@ PLAIN_SECONDS = 30.0
 """Time between two lines where there is no terminal."""
 
 
+def tell(text: str, console: Console | None = None) -> None:
+    """Print a line as it is."""
+    (console or Console()).print(text, markup=False, highlight=False, soft_wrap=True)
+
+
 class Progress:
-    """Shows a run's progress while it is entered: `with Progress(...) as progress`.
+    """Shows the progress of runs while it is entered: `with Progress(...) as progress`.
 
     A terminal is redrawn four times a second by a thread of its own, also while the loop compiles or waits:
     `update` only takes notes.
@@ -31,60 +36,80 @@ class Progress:
         total: int,
         title: str,
         *,
+        labels: Sequence[str] = ("",),
         start: int = 0,
+        updates: int = 0,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
+        """`total` env steps of each run. `labels` say for each run what it is one of: its method."""
         self._total, self._title, self._clock = total, title, clock
         self._console = console or Console()
+        self._labels = labels
         self._speed = Speed()
-        self._count = Count(clock(), start, 0)
-        self._values: Mapping[str, float] = {}
+        self._count = Count(clock(), start, updates)
+        self._values: list[Mapping[str, float]] = [{} for _ in labels]
         self._started = self._printed = clock()
         plain = not self._console.is_terminal or self._console.is_dumb_terminal
         self._live = (
             None if plain else Live(console=self._console, get_renderable=self._picture, refresh_per_second=4)
         )
 
-    def update(self, *, env_steps: int, updates: int, values: Mapping[str, float] | None = None) -> None:
-        """Note how far the run is, and the latest values of metrics. Cheap enough for every iteration."""
+    def update(
+        self, *, env_steps: int, updates: int, values: Sequence[Mapping[str, float]] | None = None
+    ) -> None:
+        """Note how far each run is, and the latest values of its metrics. Cheap: for every iteration."""
         self._count = Count(self._clock(), env_steps, updates)
         self._speed.add(self._count)
         if values:
-            self._values = {**self._values, **values}
+            self._values = [{**old, **new} for old, new in zip(self._values, values, strict=True)]
         if self._live is None and self._count.time - self._printed >= PLAIN_SECONDS:
             self._print_line()
 
     def message(self, text: str) -> None:
         """Print a line that stays, above the display."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        tell(text, self._console)
 
     def facts(self) -> dict[str, str]:
         """What is known now, by name."""
-        count, values, speed = self._count, self._values, self._speed.per_second()
+        count, speed, runs = self._count, self._speed.per_second(), len(self._labels)
         share = count.env_steps / self._total if self._total else 1.0
-        facts = {"env steps": f"{count.env_steps:,} of {self._total:,} ({share:.0%})"}
-        facts["updates"] = f"{count.updates:,}"
+        each = f" in each of {runs} runs" if runs > 1 else ""
+        facts = {"env steps": f"{count.env_steps:,} of {self._total:,} ({share:.0%}){each}"}
+        facts["updates"] = f"{count.updates:,}{each}"
         facts["time"] = f"{_duration(self._clock() - self._started)} passed"
         if speed:
-            facts["speed"] = f"{_number(speed.env_steps)} env steps/s, {_number(speed.updates)} updates/s"
+            rates = (
+                f"{_number(runs * speed.env_steps)} env steps/s, {_number(runs * speed.updates)} updates/s"
+            )
+            facts["speed"] = rates + (" of all runs" if runs > 1 else "")
             if speed.env_steps > 0:
                 left = max(0, self._total - count.env_steps) / speed.env_steps
                 facts["time"] += f", {_duration(left)} left"
-        if "train/return" in values:
-            facts["training return"] = f"{values['train/return']:.1f}"
-        if "eval/return" in values:
-            episodes = int(values.get("eval/episodes", 1))
-            mean = f" (mean of {episodes} episodes)" if episodes > 1 else ""
-            facts["evaluation return"] = f"{values['eval/return']:.1f}{mean}"
-        losses = [
-            f"{name.removeprefix('loss/')} {_number(values[name])}" for name in LOSSES if name in values
-        ]
-        if losses:
-            facts["losses"] = ", ".join(losses)
-        if values.get("updates/skipped"):
-            facts["skipped updates"] = f"{values['updates/skipped']:.0f} (not finite)"
+        if shown := self._by_label("train/return"):
+            facts["training return"] = shown
+        if shown := self._by_label("eval/return"):
+            episodes = int(self._values[0].get("eval/episodes", 1))
+            facts["evaluation return"] = shown + (f" (mean of {episodes} episodes)" if episodes > 1 else "")
+        if losses := self._losses():
+            facts["losses"] = losses
+        if skipped := sum(values.get("updates/skipped", 0.0) for values in self._values):
+            facts["skipped updates"] = f"{skipped:.0f} (not finite)"
         return facts
+
+    def _by_label(self, name: str) -> str:
+        """The mean of a metric over the runs of each label, with the smallest and largest."""
+        groups: dict[str, list[float]] = {}
+        for label, values in zip(self._labels, self._values, strict=True):
+            if name in values:
+                groups.setdefault(label, []).append(values[name])
+        return ", ".join(f"{label} {_spread(found)}".strip() for label, found in groups.items())
+
+    def _losses(self) -> str:
+        """Those of a run that is alone: means over runs say little."""
+        values = self._values[0] if len(self._values) == 1 else {}
+        shown = [f"{name.removeprefix('loss/')} {_number(values[name])}" for name in LOSSES if name in values]
+        return ", ".join(shown)
 
     def __enter__(self) -> "Progress":
         if self._live:
@@ -149,6 +174,11 @@ class Speed:
         return Count(
             1.0, (last.env_steps - first.env_steps) / seconds, (last.updates - first.updates) / seconds
         )
+
+
+def _spread(values: Sequence[float]) -> str:
+    mean = f"{sum(values) / len(values):.1f}"
+    return f"{mean} ({min(values):.1f} to {max(values):.1f})" if len(values) > 1 else mean
 
 
 def _duration(seconds: float) -> str:

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +16,11 @@ from rich.console import Console
 
 from gpld.config import Config
 from gpld.envs import EnvironmentFailure, VectorEnv
+from gpld.population import TITLES, Member, method_of
 from gpld.training import evaluation, logs
-from gpld.training.curve import save_curve, text_curve, title_of
+from gpld.training.curve import mean_curve, save_curve, text_curve, title_of
 from gpld.training.film import NoFilm, film
+from gpld.training.progress import tell
 
 LAST = 3
 """Evaluations whose mean is a run's result: one alone is noisy."""
@@ -40,27 +43,68 @@ def show(config: Config, folder: Path, arguments: Sequence[str], console: Consol
     """
     console = console or Console()
 
-    def tell(text: str) -> None:
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
-
+    show_line = partial(tell, console=console)
     env_steps, returns = evaluations(folder)
     if len(returns):
         chance = random_return(config)
-        title, width = title_of(config), min(console.width, 100)
-        tell("")
-        tell(text_curve(env_steps, returns, title=title, random_return=chance, width=width))
-        tell("")
-        tell(result(returns, config.eval.episodes, chance))
+        title, width = title_of([config]), min(console.width, 100)
+        show_line("")
+        show_line(text_curve(env_steps, returns, title=title, random_return=chance, width=width))
+        show_line("")
+        show_line(result(returns, config.eval.episodes, chance))
         try:
             picture = folder / "curve.png"
             save_curve(picture, [("agent", env_steps, returns)], title=title, random_return=chance)
-            tell(f"curve: {picture}")
+            show_line(f"curve: {picture}")
         except OSError as error:
-            tell(f"no picture of the curve: {error}")
-    tell(_film_line(folder))
-    tell("\nWhat to try next:")
+            show_line(f"no picture of the curve: {error}")
+    show_line(_film_line(folder))
+    show_line("\nWhat to try next:")
     for command in next_commands(config, folder, arguments):
-        tell(f"\n  # {command.purpose}\n  {command.line}")
+        show_line(f"\n  # {command.purpose}\n  {command.line}")
+
+
+def show_all(members: Sequence[Member], console: Console | None = None) -> None:
+    """Print the mean learning curve and the result of each method; draw them side by side.
+
+    The runs are of one task, and their folders are in one, where the picture goes.
+    """
+    console = console or Console()
+    show_line = partial(tell, console=console)
+    configs, folder = [member.config for member in members], members[0].folder.parent
+    runs = [(method_of(member.config), *evaluations(member.folder)) for member in members]
+    runs = [run for run in runs if len(run[2])]
+    chance = random_return(configs[0]) if runs else None
+    for method in dict.fromkeys(label for label, _, _ in runs):
+        own = [(env_steps, returns) for label, env_steps, returns in runs if label == method]
+        curve = mean_curve(own)
+        title = title_of([config for config in configs if method_of(config) == method])
+        width = min(console.width, 100)
+        show_line("")
+        show_line(text_curve(curve.env_steps, curve.mean, title=title, random_return=chance, width=width))
+        show_line(result_of_all([returns for _, returns in own], configs[0].eval.episodes))
+    if runs:
+        try:
+            picture = folder / "curve.png"
+            labelled = [(TITLES[method], env_steps, returns) for method, env_steps, returns in runs]
+            save_curve(picture, labelled, title=configs[0].task, random_return=chance)
+            show_line(f"curves: {picture}")
+        except OSError as error:
+            show_line(f"no picture of the curves: {error}")
+    show_line("\nWhat to try next:")
+    command = f"{program('gpld')} eval {shlex.quote(str(members[0].folder))} --episodes 20 --video"
+    show_line(f"\n  # evaluate one of the agents with more episodes, and film it\n  {command}")
+
+
+def result_of_all(returns: Sequence[np.ndarray], episodes: int) -> str:
+    """The result of some runs that differ in their seeds, in a line."""
+    results = [float(np.mean(own[-LAST:])) for own in returns]
+    last = min(LAST, *map(len, returns))
+    line = f"mean return of the last {last} evaluations ({last * episodes} episodes each)"
+    if len(results) == 1:
+        return f"{line}: {results[0]:.1f}"
+    spread = f"{np.mean(results):.1f}, std {np.std(results):.1f} over {len(results)} seeds"
+    return f"{line}: {spread} ({', '.join(f'{x:.1f}' for x in results)})"
 
 
 def evaluations(folder: Path) -> tuple[np.ndarray, np.ndarray]:

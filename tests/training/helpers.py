@@ -18,7 +18,9 @@ from gymnasium.spaces import Box, Dict
 
 from gpld import config as options
 from gpld.config import Config
-from gpld.training.loop import Run
+from gpld.population import Member
+from gpld.training._plan import Group
+from gpld.training._training import Training
 
 ROOT = Path(__file__).parents[2]
 
@@ -95,11 +97,20 @@ class Pole(gymnasium.Env):
 OBSERVATIONS = {"position": 3, "velocity": 2}
 
 
+@contextmanager
+def opened(config: Config, folder: Path, task: Callable[[], Any] | None = None) -> Iterator[Training]:
+    """A run under way."""
+    member = Member(config, folder)
+    anew = newest_checkpoint(folder) < 0
+    with Training(Group([member], anew, config.replay.storage), config, task=task) as training:
+        yield training
+
+
 def contents(config: Config, folder: Path, task: Callable[[], Any] | None = None) -> dict[str, np.ndarray]:
     """All arrays of a run, as one that goes on with it finds them, by their paths; counters included."""
-    with Run(config, folder, task) as run:
-        tree = {"arrays": run._arrays(), "replay": run.live.replay, "counts": (run.iterations, run.updates)}
-        leaves = jax.tree_util.tree_leaves_with_path(tree)
+    with opened(config, folder, task) as run:
+        live = {"arrays": run._arrays(), "sums": run.live.sums, "replay": run.live.replay}
+        leaves = jax.tree_util.tree_leaves_with_path((live, (run.iterations, run.updates)))
     return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in leaves}
 
 
@@ -144,8 +155,8 @@ def arguments(config: Config) -> list[str]:
 
 
 TRAIN_ONLY = (
-    "import sys; from gpld.cli import parse_train; from gpld.training import train; "
-    "train(*parse_train(sys.argv[1:]))"
+    "import sys; from gpld.cli import parse_train; from gpld.training import train_all; "
+    "train_all(parse_train(sys.argv[1:]).members)"
 )
 """`gpld train` without the summary and the film that it ends with."""
 

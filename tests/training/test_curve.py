@@ -172,8 +172,11 @@ def test_the_picture_is_saved_whole(tmp_path):
 
 def test_a_title_names_task_method_and_seeds():
     config = Config(task="walker-walk", seed=3)
-    assert title_of(config) == "walker-walk, GPLD-DreamerV3, seed 3"
-    assert title_of(config, [0, 1]) == "walker-walk, GPLD-DreamerV3, seeds 0, 1"
+    assert title_of([config]) == "walker-walk, GPLD-DreamerV3, seed 3"
+    assert (
+        title_of([dataclasses.replace(config, seed=seed) for seed in (0, 1)])
+        == "walker-walk, GPLD-DreamerV3, seeds 0, 1"
+    )
     penalty = dataclasses.replace(config.agent.penalty, posterior=0.0)
     baseline = dataclasses.replace(config, agent=dataclasses.replace(config.agent, penalty=penalty))
-    assert title_of(with_presets(baseline, ["nano"])) == "walker-walk, DreamerV3, seed 3"
+    assert title_of([with_presets(baseline, ["nano"])]) == "walker-walk, DreamerV3, seed 3"

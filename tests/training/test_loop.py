@@ -15,10 +15,20 @@ import pytest
 
 from gpld import config as options
 from gpld.config import Config, ConfigError
-from gpld.training import CheckpointError, TrainingStopped, _files, loop, train
+from gpld.training import CheckpointError, TrainingStopped, _files, _training, train
+from gpld.training._interrupt import interruptible
 from gpld.training.checkpoints import Checkpoints
 from tests.training import helpers
-from tests.training.helpers import Pole, contents, differing, lines, metrics, newest_checkpoint, tiny
+from tests.training.helpers import (
+    Pole,
+    contents,
+    differing,
+    lines,
+    metrics,
+    newest_checkpoint,
+    opened,
+    tiny,
+)
 
 GYM = "gym:Pole-v0"  # any name: the environments come from the factory
 OFTEN = {"minutes": 0.0005}
@@ -114,9 +124,9 @@ def test_a_replay_in_host_memory_gives_the_same_run(straight, tmp_path):
 def test_updates_follow_steps_by_count(tmp_path, monkeypatch, ratio):
     config = pole(env_steps=800, eval={"every": 0}, replay={"train_ratio": ratio, "min_steps": 65})
     learnt = []
-    monkeypatch.setattr(loop._program, "learn", lambda _, live, due, __: learnt.append(due) or live)
-    monkeypatch.setattr(loop.Run, "_log", lambda run: None)
-    with loop.Run(config, tmp_path, Pole) as run:
+    monkeypatch.setattr(_training._program, "learn", lambda _, live, due, *__: learnt.append(due) or live)
+    monkeypatch.setattr(_training.Training, "_log", lambda run: None)
+    with opened(config, tmp_path, Pole) as run:
         while not run.finished:
             run.advance()
             per_step = Fraction(ratio) / (4 * 8)
@@ -236,7 +246,7 @@ def test_a_signal_saves_and_the_same_call_goes_on(straight, tmp_path, number):
 
 
 def test_a_second_ctrl_c_is_not_held_back():
-    with loop._interruptible() as interrupted:
+    with interruptible() as interrupted:
         assert interrupted() is None
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGTERM)  # a batch system's, twice
@@ -315,16 +325,16 @@ def test_a_disk_too_full_for_metrics_stops_the_run(straight, tmp_path, monkeypat
 
 
 def test_a_checkpoint_under_way_is_not_waited_for(straight, tmp_path, monkeypatch):
-    saved, save = [], Checkpoints.save
+    saved, save = [], _training.save_all
     monkeypatch.setattr(Checkpoints, "busy", property(lambda _: len(saved) == 1 and saved[0] < 1000))
 
     def note(checkpoints, step, *args, **kwargs):
         saved.append(step)
         save(checkpoints, step, *args, **kwargs)
 
-    monkeypatch.setattr(Checkpoints, "save", note)
+    monkeypatch.setattr(_training, "save_all", note)
     config = pole(checkpoint={"minutes": 1e-9})
-    with loop.Run(config, tmp_path, Pole) as run:
+    with opened(config, tmp_path, Pole) as run:
         for _ in range(20):
             run.advance()
         assert saved == [8]  # due after each step, and busy with the first
@@ -345,7 +355,7 @@ def test_too_many_skipped_updates_stop_the_run(tmp_path):
 
 
 def test_a_policy_that_is_not_finite_stops_the_run(tmp_path):
-    with loop.Run(pole(), tmp_path, Pole) as run:
+    with opened(pole(), tmp_path, Pole) as run:
         run.advance()
         lost = jax.tree.map(lambda x: jnp.full_like(x, jnp.nan), run.live.agent.model)
         run.live = run.live._replace(agent=run.live.agent._replace(model=lost))
@@ -382,7 +392,7 @@ def test_an_environment_that_keeps_breaking_ends_the_run_and_its_options_can_be_
 def test_everything_is_let_go_if_a_run_cannot_be_opened(tmp_path, monkeypatch):
     closed = []
     monkeypatch.setattr(Pole, "close", lambda env: closed.append(env))
-    monkeypatch.setattr(loop, "Progress", None)
+    monkeypatch.setattr(_training, "Progress", None)
     with pytest.raises(TypeError):
         train(pole(), tmp_path, task=Pole)
     assert len(closed) >= pole().env.count

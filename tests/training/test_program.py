@@ -15,21 +15,23 @@ from tests.training.helpers import OBSERVATIONS, tiny
 CONFIG = tiny("gym:Pole-v0")
 SPACES = Spaces.of({name: (size,) for name, size in OBSERVATIONS.items()}, 1)
 COUNT, LENGTH = CONFIG.env.count, CONFIG.replay.length
-KEYS = Keys.of(CONFIG.seed)
+KEYS = Keys.of_all([CONFIG.seed])
 
 
 def record(live, index):
     """What the environments give at a step; episodes have ten."""
     rng = np.random.default_rng(index)
+    shape = live.carry.action.shape[:2]
     obs = {name: rng.normal(size=(COUNT, size)).astype(np.float32) for name, size in OBSERVATIONS.items()}
-    first, last = np.full(COUNT, index % 10 == 0), np.full(COUNT, index % 10 == 9)
-    reward = np.where(first, 0, rng.normal(size=COUNT)).astype(np.float32)
-    return Record(obs, live.carry.action, reward, first, last, np.zeros(COUNT, bool), live.carry.latent)
+    obs = {name: np.broadcast_to(x, (*shape, x.shape[-1])) for name, x in obs.items()}
+    first, last = np.full(shape, index % 10 == 0), np.full(shape, index % 10 == 9)
+    reward = np.broadcast_to(np.where(first[0], 0, rng.normal(size=COUNT)).astype(np.float32), shape)
+    return Record(obs, live.carry.action, reward, first, last, np.zeros(shape, bool), live.carry.latent)
 
 
 def after(steps, storage="device"):
     """A fresh agent that has acted."""
-    live = _program.init(CONFIG, SPACES, storage)
+    live = _program.init(CONFIG, SPACES, storage, [CONFIG])
     for index in range(steps):
         live = _program.act(CONFIG, live, record(live, index), index, KEYS.act)
     return live
@@ -44,6 +46,11 @@ def same(one, two):
     return all(a.tobytes() == b.tobytes() for a, b in zip(arrays(one), arrays(two), strict=True))
 
 
+def alone(tree):
+    """The first run, without the run axis."""
+    return jax.tree.map(lambda x: x[0], tree)
+
+
 def copied(tree):
     """A copy that survives the donation of the original."""
     return jax.tree.map(lambda x: np.array(x) if isinstance(x, np.ndarray) else jnp.copy(x), tree)
@@ -56,32 +63,32 @@ def test_every_use_of_random_numbers_has_its_own_key():
 
 
 def test_a_fresh_run_has_nothing_remembered_and_nothing_summed():
-    live = _program.init(CONFIG, SPACES, "device")
+    live = _program.init(CONFIG, SPACES, "device", [CONFIG])
     assert (replay.stored(live.replay), live.replay.slots) == (range(0), 100)
     assert {"loss/total", "norm/gradient", "updates/skipped"} < live.sums.keys()
-    assert set(map(float, live.sums.values())) == {0.0}
-    assert all(total.shape == () and total.dtype == jnp.float32 for total in live.sums.values())
+    assert {float(total[0]) for total in live.sums.values()} == {0.0}
+    assert all(total.shape == (1,) and total.dtype == jnp.float32 for total in live.sums.values())
 
 
 def test_acting_remembers_what_was_seen_with_the_action_and_latent_that_followed():
-    live = _program.init(CONFIG, SPACES, "device")
+    live = _program.init(CONFIG, SPACES, "device", [CONFIG])
     for index in range(3):
         seen = record(live, index)
         live = _program.act(CONFIG, live, seen, index, KEYS.act)
-        row = np.asarray(replay.export_steps(live.replay, index, index + 1))[:, 0]
-        flags = [x[:, None] for x in (seen.reward, seen.is_first, seen.is_last, seen.is_terminal)]
+        row = np.asarray(replay.export_steps(live.replay, index, index + 1))[0, :, 0]
+        flags = [x[..., None] for x in (seen.reward, seen.is_first, seen.is_last, seen.is_terminal)]
         expected = [seen.obs["position"], seen.obs["velocity"], np.asarray(live.carry.action), *flags]
-        np.testing.assert_array_equal(row, np.concatenate(expected, axis=1))
+        np.testing.assert_array_equal(row, np.concatenate(expected, axis=-1)[0])
         latents = replay.export_latents(live.replay, index, index + 1)
-        np.testing.assert_array_equal(latents["h"][:, 0], live.carry.latent.h)
-        np.testing.assert_array_equal(latents["z"][:, 0], live.carry.latent.z)
+        np.testing.assert_array_equal(latents["h"][:, :, 0], live.carry.latent.h)
+        np.testing.assert_array_equal(latents["z"][:, :, 0], live.carry.latent.z)
     assert np.abs(np.asarray(live.carry.action)).max() > 0
 
 
 def test_actions_are_drawn_by_the_steps_number_alone():
     draws = []
     for index in (5, 5, 6):
-        live = _program.init(CONFIG, SPACES, "device")
+        live = _program.init(CONFIG, SPACES, "device", [CONFIG])
         draws.append(np.asarray(_program.act(CONFIG, live, record(live, 0), index, KEYS.act).carry.action))
     assert np.array_equal(draws[0], draws[1])
     assert not np.array_equal(draws[0], draws[2])
@@ -99,17 +106,17 @@ def test_learning_is_an_update_on_a_fresh_batch_whose_latents_are_written_back()
     before = copied(live)
     live = _program.learn(CONFIG, live, 1, KEYS.sample)
     memory, batch, indices = replay.sample(
-        copied(before.replay), jax.random.fold_in(KEYS.sample, 0), CONFIG.replay.batch, LENGTH
+        alone(copied(before.replay)), jax.random.fold_in(KEYS.sample[0], 0), CONFIG.replay.batch, LENGTH
     )
-    state, latents, sums = _program._update(CONFIG.agent, copied(before.agent), before.sums, batch)
+    state, latents, metrics = _program._traced_update(CONFIG.agent, alone(before.agent), batch)
 
-    assert int(live.agent.updates) == 1
+    assert int(live.agent.updates[0]) == 1
     assert same(live.agent, state)
     assert not same(live.agent.model, before.agent.model)
-    for name, total in sums.items():
-        assert float(live.sums[name]) == pytest.approx(float(total), rel=1e-5, abs=1e-6), name
+    for name, value in metrics.items():
+        assert float(live.sums[name][0]) == pytest.approx(float(value), rel=1e-5, abs=1e-6), name
     assert same(live.replay, replay.write_back(memory, indices, latents, True))
-    changed = np.any(np.asarray(live.replay.h) != np.asarray(before.replay.h), axis=-1)
+    changed = np.any(np.asarray(live.replay.h)[0] != np.asarray(before.replay.h)[0], axis=-1)
     trained = {
         (int(stream), int(start) + 1 + t)
         for stream, start in zip(*indices, strict=True)
@@ -124,24 +131,25 @@ def test_metrics_are_summed_over_updates():
     totals = []
     for _ in range(2):
         live = _program.learn(CONFIG, live, 1, KEYS.sample)
-        totals.append(float(live.sums["loss/total"]))
+        totals.append(float(live.sums["loss/total"][0]))
     alone = live._replace(sums=jax.tree.map(jnp.zeros_like, live.sums))
-    third = float(_program.learn(CONFIG, copied(alone), 1, KEYS.sample).sums["loss/total"])
-    both = float(_program.learn(CONFIG, live, 1, KEYS.sample).sums["loss/total"])
+    third = float(_program.learn(CONFIG, copied(alone), 1, KEYS.sample).sums["loss/total"][0])
+    both = float(_program.learn(CONFIG, live, 1, KEYS.sample).sums["loss/total"][0])
     assert totals[1] > totals[0] > 0
     assert both == pytest.approx(totals[1] + third, rel=1e-6)
 
 
 def test_an_update_that_is_not_finite_changes_no_parameter_and_no_latent():
     live = after(40)
-    bad = live.agent._replace(hyper=live.agent.hyper._replace(entropy=jnp.float32(np.nan)))
+    bad = live.agent._replace(hyper=live.agent.hyper._replace(entropy=jnp.full(1, np.nan, jnp.float32)))
     before = copied(live._replace(agent=bad))
     live = _program.learn(CONFIG, live._replace(agent=bad), 1, KEYS.sample)
-    assert (int(live.agent.updates), int(live.agent.skipped), int(live.agent.skipped_in_row)) == (1, 1, 1)
+    state = alone(live.agent)
+    assert (int(state.updates), int(state.skipped), int(state.skipped_in_row)) == (1, 1, 1)
     assert same(live.agent.model, before.agent.model)
     assert same(live.agent.optimizer, before.agent.optimizer)
     assert same((live.replay.h, live.replay.z), (before.replay.h, before.replay.z))
-    assert int(live.replay.consumed) > int(before.replay.consumed)
+    assert int(live.replay.consumed[0]) > int(before.replay.consumed[0])
 
 
 @pytest.mark.slow

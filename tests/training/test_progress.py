@@ -100,7 +100,7 @@ def test_a_fast_loop_leaves_few_counts():
 def test_without_a_terminal_there_is_a_line_now_and_then(clock, plain):
     with Progress(6000, "walker-walk, seed 3", console=plain, clock=clock) as progress:
         for i in range(601):
-            progress.update(env_steps=10 * i, updates=3 * i, values={"train/return": float(i)})
+            progress.update(env_steps=10 * i, updates=3 * i, values=[{"train/return": float(i)}])
             clock.now += 0.1
     start, *written = lines(plain)
     assert start == "walker-walk, seed 3"
@@ -115,17 +115,17 @@ def test_without_a_terminal_there_is_a_line_now_and_then(clock, plain):
 
 def test_the_latest_of_every_value_is_shown(clock, plain):
     progress = Progress(100, "title", console=plain, clock=clock)
-    progress.update(env_steps=1, updates=1, values={"eval/return": 212.44, "eval/episodes": 3.0})
+    progress.update(env_steps=1, updates=1, values=[{"eval/return": 212.44, "eval/episodes": 3.0}])
     progress.update(
-        env_steps=2, updates=2, values={"train/return": 7.0, "loss/total": 123.456, "loss/value": 1e-4}
+        env_steps=2, updates=2, values=[{"train/return": 7.0, "loss/total": 123.456, "loss/value": 1e-4}]
     )
-    progress.update(env_steps=3, updates=3, values={"loss/total": 12345.6, "updates/skipped": 0.0})
+    progress.update(env_steps=3, updates=3, values=[{"loss/total": 12345.6, "updates/skipped": 0.0}])
     facts = progress.facts()
     assert facts["evaluation return"] == "212.4 (mean of 3 episodes)"
     assert facts["training return"] == "7.0"
     assert facts["losses"] == "total 12,346, value 0.0001"
     assert "skipped updates" not in facts
-    progress.update(env_steps=3, updates=3, values={"updates/skipped": 2.0, "loss/total": float("nan")})
+    progress.update(env_steps=3, updates=3, values=[{"updates/skipped": 2.0, "loss/total": float("nan")}])
     assert progress.facts()["skipped updates"] == "2 (not finite)"
     assert progress.facts()["losses"] == "total nan, value 0.0001"
 
@@ -148,7 +148,7 @@ def test_a_terminal_shows_everything_and_keeps_messages(clock):
         progress.update(env_steps=0, updates=0)
         clock.now += 5
         progress.message("resumed")
-        progress.update(env_steps=250, updates=20, values={"eval/return": 50.0, "eval/episodes": 3.0})
+        progress.update(env_steps=250, updates=20, values=[{"eval/return": 50.0, "eval/episodes": 3.0}])
     shown, last = screen.file.getvalue().rsplit("walker-walk, seed 3", 1)
     bar, *facts = [line.strip() for line in last.splitlines()[1:]]
     assert set(bar) <= set("━╸╺")

@@ -158,7 +158,7 @@ def parsed_loop(line):
     body = line.removeprefix("for seed in 0 1 2; do ").removesuffix("; done").replace("$seed", "1")
     programs = [shlex.split(command) for command in body.split("; ")]
     assert all(Path(words[0]).name == "gpld" and words[1] == "train" for words in programs)
-    return [cli.parse_train(words[2:]) for words in programs]
+    return [cli.parse_train(words[2:]).members[0] for words in programs]
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def parsed_loop(line):
 )
 def test_the_comparison_is_the_same_run_with_and_without_the_penalty(more, same, other, name):
     arguments = f"walker-walk --seed 7 {more} --env-steps 5000 --out=my/walker-seed7".split()
-    config, folder = cli.parse_train(arguments)
+    ((config, folder),) = cli.parse_train(arguments).members
     compare = summary.next_commands(config, folder, arguments)[0]
     (again, again_folder), (changed, changed_folder) = parsed_loop(compare.line)
     assert again == override(config, {"seed": 1, "agent": {"penalty": same}})
