@@ -9,7 +9,7 @@ from gpld.studies._plan import Plan
 from gpld.types import Spaces
 
 REFERENCE_MS = 5.5
-"""Milliseconds of one update of one of eight runs of the 12M agent in one program on an H200 (results/README.md)."""
+"""Of one update of one of eight runs of the 12M agent in one program on an H200: see results/README.md."""
 REFERENCE_PARAMETERS = 9_738_019
 REFERENCE_STATES = 16 * 64 * 26
 """B * T * (H + 1): states that heads see in one of those updates."""
@@ -32,9 +32,9 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.runs} runs in {self.groups} groups, {self.updates:,} updates: about {self.gpu_hours:,.1f} GPU-hours "
-            f"on an H200; disk: {_size(self.disk)} in the end, and {_size(self.disk_at_work)} for the largest group "
-            "at work"
+            f"{self.runs} runs in {self.groups} groups, {self.updates:,} updates: about {self.gpu_hours:,.1f} "
+            f"GPU-hours on an H200; disk: {_size(self.disk)} in the end, and {_size(self.disk_at_work)} for the "
+            "largest group at work"
         )
 
 

@@ -77,7 +77,7 @@ class Plan:
         partial.replace(path)
 
 
-def read(folder: Path) -> Plan:
+def read_plan(folder: Path) -> Plan:
     """The plan in a study's folder."""
     path = folder / PLAN
     try:

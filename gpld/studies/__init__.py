@@ -1,0 +1,20 @@
+"""The paper's experiments as data, and where they run: this machine, a Slurm cluster, Ray."""
+
+from gpld.studies._estimate import Estimate as Estimate
+from gpld.studies._estimate import estimate as estimate
+from gpld.studies._local import LocalOptions as LocalOptions
+from gpld.studies._plan import Group as Group
+from gpld.studies._plan import Plan as Plan
+from gpld.studies._plan import Run as Run
+from gpld.studies._plan import plan as plan
+from gpld.studies._plan import read_plan as read_plan
+from gpld.studies._ray import RayOptions as RayOptions
+from gpld.studies._run import RunOptions as RunOptions
+from gpld.studies._run import default_folder as default_folder
+from gpld.studies._run import run as run
+from gpld.studies._slurm import SlurmOptions as SlurmOptions
+from gpld.studies._state import RunState as RunState
+from gpld.studies._state import run_states as run_states
+from gpld.studies._study import Study as Study
+from gpld.studies._study import get as get
+from gpld.studies._study import names as names

@@ -1,0 +1,177 @@
+"""How far a study is, as its workers leave it on the disk: any process on any machine can ask."""
+
+import json
+import os
+import platform
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from gpld import results
+from gpld.studies._plan import RUNS, Group, Plan, Run
+
+STATE = "state"
+LOGS = "logs"
+BEAT_SECONDS = 5.0
+LOST_SECONDS = 60.0
+"""A worker that has not been heard of for so long has ended without a word."""
+
+Kind = Literal["done", "running", "failed", "interrupted", "waiting"]
+
+
+@dataclass(frozen=True)
+class GroupState:
+    """What the worker of a group said last."""
+
+    kind: Kind = "waiting"
+    host: str = ""
+    pid: int = 0
+    started: float = 0.0
+    """Time of its start, in seconds."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why runs failed, by their names."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """Where a run stands."""
+
+    run: Run
+    kind: Kind
+    env_steps: int
+    rate: float = 0.0
+    """Env steps a second, while it is running."""
+    reason: str = ""
+    log: str = ""
+    """Where its worker wrote what happened, if it failed."""
+
+
+def run_folder(folder: Path, run: Run) -> Path:
+    """Where a run of the study in `folder` lives."""
+    return folder / RUNS / run.name
+
+
+def log_path(folder: Path, group: Group) -> Path:
+    """What the workers of a group say, attempt after attempt."""
+    return folder / LOGS / f"{group.name}.log"
+
+
+def scored(folder: Path, run: Run) -> set[int]:
+    """Env steps at which a run has been scored."""
+    return {score["env_steps"] for score in results.read_scores(run_folder(folder, run))}
+
+
+def is_done(folder: Path, plan: Plan, run: Run) -> bool:
+    """Whether nothing is left to do for a run."""
+    return scored(folder, run) >= {*plan.study.env_steps}
+
+
+def pending(folder: Path, plan: Plan) -> list[Group]:
+    """Groups with runs that are not done."""
+    return [group for group in plan.groups if not all(is_done(folder, plan, run) for run in group.runs)]
+
+
+@contextmanager
+def at_work(folder: Path, group: Group) -> Iterator[dict[str, str]]:
+    """Say that a group is being worked on, until it is not; failures are added to what this gives."""
+    path, failures = _path(folder, group), {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    state = GroupState("running", platform.node(), os.getpid(), time.time(), failures)
+    _write(path, state)
+    stop = threading.Event()
+    beating = threading.Thread(target=_beat, args=(path, stop), daemon=True)
+    beating.start()
+    kind: Kind = "interrupted"
+    try:
+        yield failures
+        kind = "failed" if failures else "done"
+    finally:
+        stop.set()
+        beating.join()
+        _write(path, GroupState(kind, state.host, state.pid, state.started, failures))
+
+
+def fail(folder: Path, group: Group, reason: str) -> None:
+    """Say of all runs of a group why they failed, in the place of a worker that cannot."""
+    path = _path(folder, group)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _write(path, GroupState("failed", failures={run.name: reason for run in group.runs}))
+
+
+def read_group(folder: Path, group: Group) -> GroupState:
+    """What the worker of a group said last, or that it has not been heard of."""
+    path = _path(folder, group)
+    try:
+        state = GroupState(**json.loads(path.read_text()))
+        silent = time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return GroupState()
+    if state.kind == "running" and silent > LOST_SECONDS:
+        return GroupState("interrupted", state.host, state.pid, state.started)
+    return state
+
+
+def forget(folder: Path, group: Group) -> None:
+    """Forget how a group's last worker ended, before there is another."""
+    if read_group(folder, group).kind != "running":
+        _path(folder, group).unlink(missing_ok=True)
+
+
+def run_states(folder: Path, plan: Plan) -> list[RunState]:
+    """Where every run stands."""
+    states = []
+    for group in plan.groups:
+        said = read_group(folder, group)
+        for run in group.runs:
+            states.append(_run_state(folder, plan, group, run, said))
+    return states
+
+
+def _run_state(folder: Path, plan: Plan, group: Group, run: Run, said: GroupState) -> RunState:
+    goal = plan.study.env_steps[-1]
+    if is_done(folder, plan, run):
+        return RunState(run, "done", goal)
+    env_steps, rate = _progress(run_folder(folder, run), said.started)
+    if run.name in said.failures:
+        return RunState(run, "failed", env_steps, 0.0, said.failures[run.name], str(log_path(folder, group)))
+    kind = "waiting" if said.kind in ("done", "failed") else said.kind
+    return RunState(run, kind, min(env_steps, goal), rate if kind == "running" else 0.0)
+
+
+def _progress(folder: Path, since: float) -> tuple[int, float]:
+    """Env steps that a run has logged, and how many of them a second since some time."""
+    try:
+        with (folder / "timing.jsonl").open("rb") as file:
+            lines = file.readlines()
+    except FileNotFoundError:
+        return 0, 0.0
+    points = []
+    for line in lines:
+        with suppress(ValueError):  # the last may be half written
+            point = json.loads(line)
+            points.append((point["time"], point["env_steps"]))
+    recent = [point for point in points if point[0] >= since][-200:]
+    env_steps = points[-1][1] if points else 0
+    if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
+        return env_steps, 0.0
+    return env_steps, (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
+
+
+def _path(folder: Path, group: Group) -> Path:
+    return folder / STATE / f"{group.name}.json"
+
+
+def _write(path: Path, state: GroupState) -> None:
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(json.dumps(asdict(state), indent=1) + "\n")
+    partial.replace(path)
+
+
+def _beat(path: Path, stop: threading.Event) -> None:
+    while not stop.wait(BEAT_SECONDS):
+        with suppress(OSError):  # a file system that is away for a moment
+            os.utime(path)

@@ -1,0 +1,73 @@
+"""The table that shows how far a study is."""
+
+from collections.abc import Sequence
+
+from rich.table import Column, Table
+from rich.text import Text
+
+from gpld.studies._plan import Plan
+from gpld.studies._state import Kind, RunState
+
+KINDS: tuple[Kind, ...] = ("done", "running", "failed", "interrupted", "waiting")
+_STYLES = {"done": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "waiting": ""}
+
+
+def eta(plan: Plan, states: Sequence[RunState]) -> float | None:
+    """Seconds until all is done at the present rate; None if nothing is running, or not for long enough."""
+    goal = plan.study.env_steps[-1]
+    left = sum(goal - state.env_steps for state in states if state.kind != "failed")
+    rate = sum(state.rate for state in states)
+    if left == 0:
+        return 0.0
+    return left / rate if rate > 0 else None
+
+
+def status_table(plan: Plan, states: Sequence[RunState]) -> Table:
+    """A row for each task, and the total with the time that is left."""
+    right = [Column(kind, justify="right", style=_STYLES[kind]) for kind in KINDS]
+    progress = Column("env steps", justify="right")
+    table = Table(
+        Column("task", no_wrap=True), *right, progress, title=f"study {plan.study.name}", title_justify="left"
+    )
+    for task in plan.study.tasks:
+        table.add_row(task, *_cells(plan, [state for state in states if state.run.task == task]))
+    table.add_section()
+    remaining = eta(plan, states)
+    words = "" if remaining is None or not remaining else f", {duration(remaining)} left"
+    table.add_row(Text(f"all{words}", style="bold"), *_cells(plan, states))
+    return table
+
+
+def failures(states: Sequence[RunState]) -> list[str]:
+    """A line for each run that failed: which, why, and where its log is."""
+    return [
+        f"{state.run.name}: {state.reason}; log: {state.log}" for state in states if state.kind == "failed"
+    ]
+
+
+def line(plan: Plan, states: Sequence[RunState]) -> str:
+    """The same in one line, for logs."""
+    counts = [f"{count} {kind}" for kind in KINDS if (count := _count(states, kind))]
+    remaining = eta(plan, states)
+    return ", ".join(counts) + (f"; {duration(remaining)} left" if remaining else "")
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it."""
+    minutes, hours = seconds / 60, seconds / 3600
+    if hours >= 48:
+        return f"{hours / 24:.1f} days"
+    if minutes >= 90:
+        return f"{hours:.1f} h"
+    return f"{minutes:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+def _cells(plan: Plan, states: Sequence[RunState]) -> list[str]:
+    counts = [str(_count(states, kind) or "") for kind in KINDS]
+    total = len(states) * plan.study.env_steps[-1]
+    share = sum(state.env_steps for state in states) / total if total else 0.0
+    return [*counts, f"{share:.0%}"]
+
+
+def _count(states: Sequence[RunState], kind: Kind) -> int:
+    return sum(state.kind == kind for state in states)

@@ -1,0 +1,81 @@
+"""Watching over a worker, wherever it runs: started again if it is killed, asked to save if all shall stop."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from gpld.studies import _state
+from gpld.studies._plan import Group
+
+Ending = Literal["done", "failed", "interrupted"]
+
+_ASKED = {signal.SIGTERM, signal.SIGINT}
+SAVE_SECONDS = 75.0
+"""Time that a worker has to save before it is killed."""
+
+
+class Supervisor:
+    """Runs the worker of one group, in a process of its own, until it ends by itself or is stopped."""
+
+    def __init__(
+        self, folder: Path, group: Group, *, retries: int = 2, environment: Mapping[str, str] | None = None
+    ):
+        self._folder, self._group, self._retries = folder, group, retries
+        self._environment = {**os.environ, **(environment or {})}
+        self._stopped = threading.Event()
+        self._process: subprocess.Popen | None = None
+
+    def run(self) -> Ending:
+        """Start the worker, and start it again each time it is killed, at most `retries` times."""
+        log = _state.log_path(self._folder, self._group)
+        log.parent.mkdir(parents=True, exist_ok=True)
+        status = 0
+        for attempt in range(self._retries + 1):
+            if self._stopped.is_set():
+                return "interrupted"
+            with log.open("a") as file:
+                file.write(f"--- attempt {attempt + 1}, {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
+                file.flush()
+                status = self._attempt(file)
+            if status in (0, 1):
+                return "done" if status == 0 else "failed"
+            if status - 128 in _ASKED or -status in _ASKED:
+                return "interrupted"
+            if status > 0:
+                _state.fail(self._folder, self._group, f"its worker could not begin (exit status {status})")
+                return "failed"
+        times = f"{self._retries + 1} times" if self._retries else "once"
+        _state.fail(self._folder, self._group, f"its worker was killed {times}, last by signal {-status}")
+        return "failed"
+
+    def stop(self, seconds: float = SAVE_SECONDS) -> None:
+        """Let the worker save and end; after `seconds`, end it."""
+        self._stopped.set()
+        process = self._process
+        if process is None or process.poll() is not None:
+            return
+        process.terminate()
+        try:
+            process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+
+    def _attempt(self, log) -> int:
+        # A session of its own, lest Ctrl-C reaches it too; and no SIGUSR2, which batch systems send to everyone.
+        command = [sys.executable, "-m", "gpld.studies._worker", str(self._folder), self._group.name]
+        shielded = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *command]
+        self._process = subprocess.Popen(
+            shielded,
+            env=self._environment,
+            stdout=log,
+            stderr=log,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        return self._process.wait()
