@@ -32,9 +32,9 @@ class Estimate(NamedTuple):
 
     def __str__(self) -> str:
         return (
-            f"{self.runs} runs in {self.groups} groups, {self.updates:,} updates: about {self.gpu_hours:,.1f} "
-            f"GPU-hours on an H200; disk: {_size(self.disk)} in the end, and {_size(self.disk_at_work)} for the "
-            "largest group at work"
+            f"{self.runs} runs in {self.groups} groups, {self.updates:,} updates: about "
+            f"{self.gpu_hours:,.1f} GPU-hours on an H200; disk: {_size(self.disk)} in the end, and "
+            f"{_size(self.disk_at_work)} for the largest group at work"
         )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -60,8 +60,8 @@ def default_folder(study: Study) -> Path:
 def run(study: Study, folder: Path | None = None, options: RunOptions | None = None) -> list[_state.RunState]:
     """Run what is left of a study, show how far it is, and say where every run stands in the end.
 
-    Everything is kept in `folder`: runs, results, logs and the state of the workers. A study that was stopped, in
-    any way and anywhere, goes on. Ctrl-C and SIGTERM let local workers save; Slurm's jobs go on without us.
+    Everything is kept in `folder`: runs, results, logs and the state of the workers. A study that was stopped,
+    in any way and anywhere, goes on. Ctrl-C and SIGTERM let workers save; Slurm's jobs go on without us.
     """
     options, folder = options or RunOptions(), (folder or default_folder(study)).absolute()
     _check(options)
@@ -128,11 +128,6 @@ def _watch(folder: Path, plan: Plan, runner: Runner) -> None:
             if endings.keys() >= wanted:
                 return
             time.sleep(1.0)
-
-
-@contextmanager
-def _nothing() -> Iterator[Any]:
-    yield None
 
 
 @contextmanager

@@ -43,7 +43,7 @@ class SlurmOptions:
 
 
 class Job:
-    """What a job does: watch over the worker of its group. submitit calls it, and asks it to be ready to move."""
+    """What a job does: watch over the worker of its group. Called, and asked to make ready, by submitit."""
 
     def __init__(self, folder: Path, group: Group, retries: int):
         self._folder, self._group, self._retries = folder, group, retries
@@ -54,7 +54,7 @@ class Job:
         self._supervisor = Supervisor(self._folder, self._group, retries=self._retries)
         ending = self._supervisor.run()
         if ending == "interrupted":
-            # SIGTERM came from Slurm: it puts a pre-empted job back into the queue itself, and only while it lives.
+            # SIGTERM came from Slurm, which queues a pre-empted job again, but only while it is alive.
             time.sleep(600)
         return ending
 

@@ -159,9 +159,8 @@ def _validate(study: Study) -> None:
     }
     for entry, (holds, allowed) in rules.items():
         if not holds:
-            raise ConfigError(
-                f"study: {study.name}: {entry}: {getattr(study, entry)!r} is not allowed; it must be {allowed}"
-            )
+            value = getattr(study, entry)
+            raise ConfigError(f"study: {study.name}: {entry}: {value!r} is not allowed; it must be {allowed}")
 
 
 def _definitions() -> Traversable:

@@ -1,4 +1,4 @@
-"""Watching over a worker, wherever it runs: started again if it is killed, asked to save if all shall stop."""
+"""Watching over a worker, wherever it runs: start it again if it is killed, and let it save to stop."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal
 
 from gpld.studies import _state
 from gpld.studies._plan import Group
@@ -66,8 +66,8 @@ class Supervisor:
         except subprocess.TimeoutExpired:
             process.kill()
 
-    def _attempt(self, log) -> int:
-        # A session of its own, lest Ctrl-C reaches it too; and no SIGUSR2, which batch systems send to everyone.
+    def _attempt(self, log: IO[str]) -> int:
+        # A session of its own, lest Ctrl-C reaches it too; and no SIGUSR2, which Slurm sends to everyone.
         command = [sys.executable, "-m", "gpld.studies._worker", str(self._folder), self._group.name]
         shielded = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *command]
         self._process = subprocess.Popen(
