@@ -2,8 +2,8 @@
 
     python benchmarks/learning.py --task cartpole-swingup --seeds 3 --preset 12m gpu --env-steps 100000
 
-The runs are those of `gpld train TASK --seeds ... --method both`, in the same folders: stopped at any time (or
-by --seconds), the same command goes on with them.
+The runs are those of `gpld train TASK --seeds ... --method both`, in the same folders. Stopped at any time,
+or by --seconds, they go on with the same command.
 """
 
 import dataclasses
@@ -46,22 +46,20 @@ class Options:
 
 
 def curves(members: Sequence[Member]) -> list[dict]:
-    """Method, seed and evaluations of each run, and its penalty's mean, where it has one, by env steps."""
+    """Method, seed and evaluations of each run; and its squared Jacobian norm by env steps, if penalised."""
     found = []
     for member in members:
         metrics = logs.read(member.folder)
         env_steps, returns = summary.evaluations(member.folder)
-        jacobian = metrics.get("loss/penalty_posterior", metrics["env_steps"] * float("nan")).dropna()
-        found.append(
-            {
-                "method": TITLES[method_of(member.config)],
-                "seed": member.config.seed,
-                "env_steps": env_steps.tolist(),
-                "returns": returns.tolist(),
-                "jacobian": {int(metrics["env_steps"][i]): round(value, 6) for i, value in jacobian.items()},
-                "skipped": int(metrics.get("updates/skipped", metrics["updates"] * 0).max()),
-            }
-        )
+        run = {"method": TITLES[method_of(member.config)], "seed": member.config.seed}
+        run |= {"env_steps": env_steps.tolist(), "returns": returns.tolist()}
+        if "loss/penalty_posterior" in metrics:
+            rows = metrics.dropna(subset=["loss/penalty_posterior"])
+            values = rows["loss/penalty_posterior"].round(6)
+            run["jacobian"] = dict(zip(rows["env_steps"].tolist(), values.tolist(), strict=True))
+        if "updates/skipped" in metrics:
+            run["skipped"] = int(metrics["updates/skipped"].max())
+        found.append(run)
     return found
 
 

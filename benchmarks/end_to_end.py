@@ -1,0 +1,291 @@
+"""The real training loop against its updates alone: env steps and updates per second, and what is lost where.
+
+    python benchmarks/end_to_end.py --task walker-run --preset 12m gpu --runs 1 8 --seconds 60
+
+Each number of runs is trained in one process by the loop that `gpld train` uses, half of them as DreamerV3,
+with its environments, replay and logs. Evaluations and checkpoints are rare, so they are timed on their own
+and counted by how often they come. Prints a table and writes a JSON file.
+"""
+
+import dataclasses
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.table import Table
+
+from gpld import machine, population
+from gpld.config import Config, override, with_presets
+from gpld.population import Member
+from gpld.training import _program
+from gpld.training._plan import plan
+from gpld.training._training import Training
+from gpld.training.evaluation import make
+from gpld.training.provenance import provenance
+
+PAPER_RUNS, PAPER_ENV_STEPS = 10, 1_000_000
+"""The paper's comparison of a task: five seeds of two methods."""
+COPIED_BYTES = 2**28
+"""How much is copied from the device to see how fast that is."""
+
+
+@dataclasses.dataclass
+class Options:
+    """Options of the benchmark."""
+
+    task: str = "walker-run"
+    """A task of the suite."""
+    preset: tuple[str, ...] = ()
+    """Presets of the runs; by default 12m gpu on a GPU, nano cpu elsewhere."""
+    runs: tuple[int, ...] = (1, 8)
+    """Runs in one program."""
+    devices: int = 0
+    """Devices to use; 0 for all that the runs can be spread over."""
+    seconds: float = 60.0
+    """Time to train and to measure for each number of runs, compiling and filling the replay not included."""
+    out: Path = Path("results")
+    """Folder for the JSON."""
+
+
+class Stopwatch:
+    """Seconds spent in each part of a loop."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+
+    def around(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The same function, timed."""
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            begin = time.perf_counter()
+            try:
+                return function(*arguments, **named)
+            finally:
+                self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+
+        return timed
+
+
+PARTS = {"_receive": "environments", "_send": "sending actions", "_log": "logging"}
+PROGRAMS = {"act": "handing over acting", "learn": "handing over learning"}
+
+
+@contextmanager
+def watched(training: Training) -> Iterator[Stopwatch]:
+    """Time the parts of an iteration. What is in none of them is waiting for the device's actions."""
+    watch, before = Stopwatch(), {name: getattr(_program, name) for name in PROGRAMS}
+    for name, part in PARTS.items():
+        setattr(training, name, watch.around(part, getattr(training, name)))
+    for name, part in PROGRAMS.items():
+        setattr(_program, name, watch.around(part, before[name]))
+    try:
+        yield watch
+    finally:
+        for name in PARTS:
+            delattr(training, name)
+        for name, function in before.items():
+            setattr(_program, name, function)
+
+
+def members_of(config: Config, runs: int, folder: Path) -> list[Member]:
+    """Seeds of both methods, or of GPLD alone if they cannot be halved."""
+    if runs % 2:
+        return population.members(config, range(runs), ("gpld",), folder)
+    return population.members(config, range(runs // 2), ("gpld", "dreamerv3"), folder)
+
+
+def measure(config: Config, runs: int, options: Options, folder: Path) -> dict[str, Any]:
+    """Everything about a number of runs."""
+    quiet = override(config, {"eval": {"every": 0}, "checkpoint": {"minutes": 1e9}})
+    members = members_of(quiet, runs, folder)
+    shared = population.shared(members)
+    with make(shared, 1) as env:
+        spaces = env.spaces
+    (group, *more), messages = plan(members, shared, spaces, options.devices or jax.local_device_count())
+    print("\n".join(messages), flush=True)
+    if more:
+        raise SystemExit(f"{runs} runs do not fit at once")
+    with Training(group, shared, devices=options.devices) as training:
+        begin = time.perf_counter()
+        while not training.updates:
+            training.advance()
+        jax.block_until_ready(training.live.sums)
+        prepared = time.perf_counter() - begin
+        loop = time_loop(training, options.seconds / 2)
+        due = max(1, training.updates // max(1, loop["iterations"]))
+        alone = time_learning(training, due, options.seconds / 4)
+        evaluation = time_twice(training, training._evaluate)
+        saving = time_saving(training)
+    return summarize(config, runs, loop, alone, evaluation, saving, prepared)
+
+
+def time_loop(training: Training, seconds: float) -> dict[str, Any]:
+    """Iterations of the loop as they are."""
+    for _ in range(3):
+        training.advance()
+    jax.block_until_ready(training.live.sums)
+    updates, iterations = training.updates, training.iterations
+    with watched(training) as watch:
+        begin = time.perf_counter()
+        while not training.finished and time.perf_counter() - begin < seconds:
+            training.advance()
+        jax.block_until_ready(training.live.sums)
+        passed = time.perf_counter() - begin
+    count = training.iterations - iterations
+    parts = {name: 1000 * spent / count for name, spent in watch.seconds.items()}
+    parts["waiting for the device"] = 1000 * passed / count - sum(parts.values())
+    made = training.updates - updates
+    return {"iterations": count, "updates": made, "seconds": passed, "parts_ms": parts}
+
+
+def time_learning(training: Training, updates: int, seconds: float) -> float:
+    """Seconds per update of all runs, of the program that learns and nothing else."""
+    times, begin = [], time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        training.live = _program.learn(
+            training.config, training.live, updates, training.keys.sample, training._mesh
+        )
+        jax.block_until_ready(training.live.sums)
+        times.append((time.perf_counter() - start) / updates)
+    return statistics.median(times)
+
+
+def time_twice(training: Training, function: Callable[[], None]) -> float:
+    """Seconds of the second call, which compiles nothing."""
+    function()
+    jax.block_until_ready(training.live.sums)
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def time_saving(training: Training) -> dict[str, float]:
+    """Seconds for which a checkpoint stops training now, and would with a full replay; until it is written."""
+    begin = time.perf_counter()
+    training.save()
+    stopped = time.perf_counter() - begin
+    for run in training.checkpoints:
+        run.wait()
+    written = time.perf_counter() - begin
+    memory, held = training.live.replay, min(training.iterations, training.live.replay.slots)
+    per_step = (memory.h.nbytes + memory.z.nbytes) / memory.slots
+    sample = jax.block_until_ready(memory.h[:, :, : max(1, int(COPIED_BYTES / per_step))])
+    begin = time.perf_counter()
+    np.array(sample)
+    rate = sample.nbytes / (time.perf_counter() - begin)
+    full = stopped + (memory.slots - held) * per_step / rate
+    return {"stopped": stopped, "written": written, "bytes_per_second": rate, "stopped_when_full": full}
+
+
+def summarize(
+    config: Config,
+    runs: int,
+    loop: dict[str, Any],
+    alone: float,
+    evaluation: float,
+    saving: dict[str, float],
+    prepared: float,
+) -> dict[str, Any]:
+    """What follows from the measurements."""
+    count, repeat = config.env.count, config.env.action_repeat
+    iteration = loop["seconds"] / loop["iterations"]
+    evaluating = evaluation * count / config.eval.every if config.eval.every else 0.0
+    # The replay fills during a run, and a checkpoint copies what it holds.
+    saved = (saving["stopped"] + saving["stopped_when_full"]) / 2 / (60 * config.checkpoint.minutes)
+    busy = (iteration + evaluating) / (1 - saved)
+    per_iteration = loop["updates"] / loop["iterations"]
+    paper = with_env_steps(config, PAPER_ENV_STEPS)
+    paper_updates = paper.updates_at(paper.agent_steps)
+    return {
+        "runs": runs,
+        "env_steps_per_second": runs * count * repeat / busy,
+        "updates_per_second": runs * per_iteration / busy,
+        "updates_per_second_alone": runs / alone,
+        "ratio": per_iteration * alone / busy,
+        "ratio_without_evaluation": per_iteration * alone / iteration,
+        "ms_per_update_and_run": 1000 * busy / per_iteration / runs,
+        "ms_per_update_and_run_alone": 1000 * alone / runs,
+        "iteration_ms": 1000 * iteration,
+        "parts_ms": loop["parts_ms"],
+        "evaluation_seconds": evaluation,
+        "evaluation_ms_per_iteration": 1000 * evaluating,
+        "checkpoint": saving,
+        "checkpoint_share": saved,
+        "prepared_seconds": prepared,
+        "paper_gpu_hours": PAPER_RUNS * paper_updates * busy / per_iteration / runs / 3600,
+        "measured": {key: loop[key] for key in ("iterations", "updates", "seconds")},
+    }
+
+
+def with_env_steps(config: Config, env_steps: int) -> Config:
+    """`config` with another length."""
+    return dataclasses.replace(config, env_steps=env_steps)
+
+
+def main(options: Options) -> list[dict[str, Any]]:
+    """Measure, print and write."""
+    machine.use_compilation_cache()
+    fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
+    config = with_presets(Config(task=options.task), options.preset or fitting)
+    rows = []
+    options.out.mkdir(parents=True, exist_ok=True)
+    for runs in options.runs:
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(measure(config, runs, options, Path(folder)))
+        print(json.dumps(rows[-1]), flush=True)
+        record = {"provenance": provenance(), "options": str(options), "rows": rows}
+        (options.out / "end_to_end.json").write_text(json.dumps(record, indent=2) + "\n")
+    console = Console()
+    console.print(_table(rows))
+    console.print(_parts(rows))
+    return rows
+
+
+def _table(rows: list[dict[str, Any]]) -> Table:
+    table = Table(
+        "runs",
+        "env steps/s",
+        "updates/s",
+        "updates alone/s",
+        "ratio",
+        "ms per update and run",
+        "evaluation s",
+        "checkpoint stops s",
+        f"hours for {PAPER_RUNS} runs of {PAPER_ENV_STEPS:,}",
+    )
+    for row in rows:
+        table.add_row(
+            str(row["runs"]),
+            f"{row['env_steps_per_second']:,.0f}",
+            f"{row['updates_per_second']:,.1f}",
+            f"{row['updates_per_second_alone']:,.1f}",
+            f"{row['ratio']:.3f}",
+            f"{row['ms_per_update_and_run']:.3f}",
+            f"{row['evaluation_seconds']:.2f}",
+            f"{row['checkpoint']['stopped_when_full']:.2f}",
+            f"{row['paper_gpu_hours']:.2f}",
+        )
+    return table
+
+
+def _parts(rows: list[dict[str, Any]]) -> Table:
+    names = list(dict.fromkeys(name for row in rows for name in row["parts_ms"]))
+    table = Table("ms per iteration", *(f"{row['runs']} runs" for row in rows))
+    for name in names:
+        table.add_row(name, *(f"{row['parts_ms'].get(name, 0.0):.2f}" for row in rows))
+    table.add_row("evaluation, shared out", *(f"{row['evaluation_ms_per_iteration']:.2f}" for row in rows))
+    return table
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
