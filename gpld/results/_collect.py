@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 
 from gpld import config as options
+from gpld import population
 from gpld.config import Config
 from gpld.results._scores import read_scores
 from gpld.training import logs, provenance, saved
 
-METHODS = ("DreamerV3", "GPLD-DreamerV3")
+METHODS = (population.TITLES["dreamerv3"], population.TITLES["gpld"])
 """Names of the paper's two methods, the baseline first."""
 
 
 def method_of(config: Config) -> str:
     """The method of a run that belongs to no study: whether it has a penalty."""
-    penalty = config.agent.penalty
-    return METHODS[bool(penalty.posterior or penalty.prior)]
+    return population.TITLES[population.method_of(config)]
 
 
 def runs_in(folder: Path) -> list[Path]:

@@ -11,20 +11,12 @@ from pathlib import Path
 
 from gpld import config as options
 from gpld.config import Config, ConfigError, flat
+from gpld.population import PER_RUN
 from gpld.studies._study import Study, from_dict
 
 PLAN = "plan.json"
 RUNS = "runs"
 """Folder of the runs, in that of a study."""
-
-SCALARS = (
-    "seed",
-    "agent.optimizer.learning_rate",
-    "agent.behavior.entropy",
-    "agent.penalty.posterior",
-    "agent.penalty.prior",
-)
-"""Options in which the members of a group may differ."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that one process trains together: they differ in `SCALARS` alone."""
+    """Runs that one process trains together: they differ in `population.PER_RUN` alone."""
 
     name: str
     runs: tuple[Run, ...]
@@ -107,10 +99,10 @@ def plan(study: Study, *, members: int = 10) -> Plan:
 
 
 def _groups(runs: Iterable[Run], members: int) -> Iterable[Group]:
-    """Runs that share everything but `SCALARS`, in order of their first."""
+    """Runs that share everything but `PER_RUN`, in order of their first."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
-        shared = {name: value for name, value in flat(run.config).items() if name not in SCALARS}
+        shared = {name: value for name, value in flat(run.config).items() if name not in PER_RUN}
         digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:8]
         alike.setdefault(f"{run.name.partition('/')[0]}-{digest}", []).append(run)
     for name, together in alike.items():

@@ -4,7 +4,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
@@ -60,8 +60,8 @@ def default_folder(study: Study) -> Path:
 def run(study: Study, folder: Path | None = None, options: RunOptions | None = None) -> list[_state.RunState]:
     """Run what is left of a study, show how far it is, and say where every run stands in the end.
 
-    Everything is kept in `folder`: runs, results, logs and the state of the workers. A study that was stopped,
-    in any way and anywhere, goes on. Ctrl-C and SIGTERM let workers save; Slurm's jobs go on without us.
+    Everything is kept in `folder`: runs, results, logs and the state of the workers. A study that was
+    stopped, in any way and anywhere, goes on. Ctrl-C and SIGTERM let workers save; Slurm's jobs go on.
     """
     options, folder = options or RunOptions(), (folder or default_folder(study)).absolute()
     _check(options)
@@ -112,11 +112,7 @@ def _watch(folder: Path, plan: Plan, runner: Runner) -> None:
     console = Console()
     wanted = {group.name for group in _state.pending(folder, plan)}
     said = ""
-    with (
-        Live(console=console, auto_refresh=False, transient=False)
-        if console.is_terminal
-        else _nothing() as live
-    ):
+    with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             endings = runner.endings()
             states = _state.run_states(folder, plan)

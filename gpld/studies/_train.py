@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpld.config import Config
+from gpld.population import Member
 
 
 class Outcome(NamedTuple):
@@ -16,16 +17,16 @@ class Outcome(NamedTuple):
 
 
 def train_group(configs: Sequence[Config], folders: Sequence[Path]) -> list[Outcome]:
-    """Train runs that differ in `SCALARS` alone, each in its folder, or go on with them."""
-    from gpld.training import train
+    """Train runs side by side, each in its folder, or go on with them."""
+    from gpld.training import train_all
 
-    outcomes: list[Outcome] = []
-    for config, folder in zip(configs, folders, strict=True):
-        if outcomes and outcomes[-1].signal is not None:
-            outcomes.append(outcomes[-1])  # nothing more is begun
-            continue
-        try:
-            outcomes.append(Outcome(signal=train(config, folder).signal))
-        except Exception as error:  # of one run, which must not end the others
-            outcomes.append(Outcome(error=error))
-    return outcomes
+    if not configs:
+        return []
+    members = [Member(config, folder) for config, folder in zip(configs, folders, strict=True)]
+    try:
+        return [Outcome(signal=result.signal) for result in train_all(members)]
+    except Exception as error:
+        if len(members) == 1:
+            return [Outcome(error=error)]
+    # One run must not end the others: alone, only that one fails.
+    return [train_group([member.config], [member.folder])[0] for member in members]
