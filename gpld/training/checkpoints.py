@@ -119,8 +119,10 @@ class Checkpoints:
     def _submit(self, snapshot: Snapshot) -> None:
         self._pending = self._thread.submit(self._write_or_explain, snapshot)
 
-    def restore(self, like: PyTree, replay: Replay | None = None, *, part: bool = False) -> Restored | None:
-        """The newest good checkpoint, or None if there is none.
+    def restore(
+        self, like: PyTree, replay: Replay | None = None, *, part: bool = False, step: int | None = None
+    ) -> Restored | None:
+        """The newest good checkpoint, or None if there is none; with `step`, that of this step and no other.
 
         `like` has the structure, shapes and types of the arrays that were saved, or with `part` of some of
         them; `ShapeDtypeStruct`s will do. `replay` is an empty one to be filled, and donated; without it,
@@ -130,12 +132,12 @@ class Checkpoints:
         self.wait()
         damaged: dict[int, str] = {}
         # Listed anew each time: a run under way may have replaced a checkpoint while it was read here.
-        while untried := [step for step in self.saved() if step not in damaged]:
-            step = untried[-1]
+        while untried := [n for n in self.saved() if n not in damaged and step in (None, n)]:
+            newest = untried[-1]
             try:
-                manifest = self._verified(step, with_replay=replay is not None)
+                manifest = self._verified(newest, with_replay=replay is not None)
             except Damaged as reason:
-                damaged[step] = str(reason)
+                damaged[newest] = str(reason)
                 continue
             return self._load(manifest, like, replay, part=part)
         if damaged:

@@ -11,7 +11,7 @@ from gpld import agent
 from gpld import config as options
 from gpld.agent import Model
 from gpld.config import Config, ConfigError
-from gpld.training.checkpoints import CheckpointError, Checkpoints
+from gpld.training.checkpoints import CheckpointError, Checkpoints, saved_steps
 from gpld.types import Spaces
 
 CONFIG = "config.json"
@@ -35,8 +35,13 @@ class Trained(NamedTuple):
     updates: int
 
 
-def load(folder: str | Path) -> Trained:
-    """The agent of a run's newest good checkpoint. The run may be under way."""
+def steps(folder: str | Path) -> list[int]:
+    """Env steps of the checkpoints that a run has kept, the oldest first."""
+    return saved_steps(Path(folder) / CHECKPOINTS)
+
+
+def load(folder: str | Path, step: int | None = None) -> Trained:
+    """The agent of a run's newest good checkpoint, or of that of `step`. The run may be under way."""
     folder = Path(folder)
     for name in (CONFIG, SPACES):
         if not (folder / name).exists():
@@ -44,7 +49,10 @@ def load(folder: str | Path) -> Trained:
     config, spaces = options.load(folder / CONFIG), read_spaces(folder)
     shapes = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0))
     with Checkpoints(folder / CHECKPOINTS) as checkpoints:
-        found = checkpoints.restore({"agent": {"model": shapes.model}}, part=True)
+        found = checkpoints.restore({"agent": {"model": shapes.model}}, part=True, step=step)
+    if found is None and step is not None:
+        kept = ", ".join(map(str, steps(folder))) or "none"
+        raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {kept}")
     if found is None:
         raise CheckpointError(
             f"{folder} has no checkpoint yet: a run writes one every {config.checkpoint.minutes:g} minutes "

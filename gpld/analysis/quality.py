@@ -1,0 +1,143 @@
+"""How good a world model's predictions are: open loop, by how far ahead it looks.
+
+From every moment of a trajectory the posterior's state is taken, and from there on the model only hears which
+actions were taken. What it expects after k steps is compared with what came:
+
+- `latent`: KL of the posterior, which sees the observation, to the open-loop prior, summed over the K rows;
+- `reward`: absolute error of the predicted reward;
+- `observation`: squared error of the decoded observation in symlog space, summed over its dimensions, as the
+  world model's loss has it.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas
+from jaxtyping import Array, Bool, Float, PRNGKeyArray
+
+from gpld import world_model
+from gpld.agent import Model
+from gpld.analysis import rollouts
+from gpld.config import AgentConfig
+from gpld.distributions import kl, twohot_mean
+from gpld.nets import joint_linear
+from gpld.training.saved import Trained
+from gpld.types import Batch
+from gpld.world_model import Dreams, WorldModel
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "quality"
+MEASURES = ("latent", "reward", "observation")
+HORIZON = 25
+"""As far as agents imagine in training."""
+
+
+class Errors(NamedTuple):
+    """Mean errors after k = 1 to H steps without observations, and how many predictions they average."""
+
+    latent: Float[Array, " H"]
+    reward: Float[Array, " H"]
+    observation: Float[Array, " H"]
+    count: Float[Array, " H"]
+
+
+@partial(jax.jit, static_argnums=(0, 4))
+def open_loop_errors(
+    config: AgentConfig, model: Model, batch: Batch, key: PRNGKeyArray, horizon: int = HORIZON
+) -> Errors:
+    """Errors of predictions from every step of a batch `[T, B]` that has `horizon` steps after it.
+
+    A prediction ends where its episode does: what comes after a reset could not be foreseen.
+    """
+    config, world = rollouts.precise(config), model.world
+    steps, streams = batch.reward.shape
+    classes_key, dream_key = jax.random.split(key)
+    with jax.default_matmul_precision("float32"):
+        uniform = jax.random.uniform(classes_key, (steps, streams, config.model.stoch))
+        prediction = world_model.predict(config, world, batch, uniform)
+        seen, starts = prediction.observed, steps - horizon
+        posterior = world.dynamics.probs(seen.logits)
+        # Any linear reader will do: only the states are wanted.
+        dreams = Dreams.of(world.dynamics, model.policy.first, seen.h.dtype)
+        state = dreams.begin(*(x[:starts].reshape(starts * streams, -1) for x in (seen.h, seen.z)))
+
+        def step(carry: tuple, ahead: Array) -> tuple[tuple, Errors]:
+            state, going = carry
+            truth = jax.tree.map(
+                lambda x: jax.lax.dynamic_slice_in_dim(x, ahead, starts).reshape(-1, *x.shape[2:]),
+                (batch._replace(start=None), posterior),
+            )
+            noise = jax.random.uniform(
+                jax.random.fold_in(dream_key, ahead), (starts * streams, config.model.stoch)
+            )
+            state = dreams.advance(state, truth[0].prev_action, noise)
+            going = going & ~truth[0].is_first
+            return (state, going), _errors(world, state.h, state.z, *truth, going)
+
+        begin = (state, jnp.ones(starts * streams, bool))
+        return jax.lax.scan(step, begin, jnp.arange(1, horizon + 1))[1]
+
+
+def _errors(
+    world: WorldModel,
+    h: Float[Array, "N D"],
+    z: Float[Array, "N KC"],
+    batch: Batch,
+    posterior: Float[Array, "N K C"],
+    going: Bool[Array, " N"],
+) -> Errors:
+    """Errors of one step of all predictions, averaged over those that are still going."""
+    prior = world.dynamics.probs(world.dynamics.prior(h))
+    (first,) = joint_linear([world.reward.first], h, z)
+    reward = jnp.abs(twohot_mean(world.reward.finish(first)) - batch.reward)
+    observation = sum(world.decoder.loss(h, z, batch.obs).values())
+    count = jnp.sum(going, dtype=jnp.float32)
+
+    def mean(x: Float[Array, " N"]) -> Float[Array, ""]:
+        return jnp.sum(jnp.where(going, x, 0.0)) / count
+
+    return Errors(mean(kl(posterior, prior)), mean(reward), mean(observation), count)
+
+
+def measure(trained: Trained, batch: Batch, *, seed: int = 0, horizon: int = HORIZON) -> pandas.DataFrame:
+    """A row for every number of steps ahead: columns `ahead`, `latent`, `reward`, `observation`, `count`."""
+    horizon = min(horizon, len(batch.reward) - 1)
+    found = open_loop_errors(trained.config.agent, trained.model, batch, jax.random.key(seed), horizon)
+    rows = {name: np.asarray(x, np.float64) for name, x in found._asdict().items()}
+    return pandas.DataFrame({"ahead": np.arange(1, horizon + 1), **rows})
+
+
+def last_checkpoints(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows about each run's last checkpoint."""
+    return rows.loc[rows["env_steps"] == rows.groupby("run")["env_steps"].transform("max")]
+
+
+def table(rows: pandas.DataFrame, ahead: Sequence[int] = (1, 5, 10, 25)) -> pandas.DataFrame:
+    """By task, steps ahead and method, mean errors over runs of their last checkpoints."""
+    chosen = last_checkpoints(rows.loc[rows["ahead"].isin(ahead)])
+    groups = chosen.groupby(["task", "ahead", "method"])
+    means = groups.agg(runs=("run", "nunique"), **{name: (name, "mean") for name in MEASURES})
+    return means.reset_index()
+
+
+def draw(rows: pandas.DataFrame) -> "Figure":
+    """Errors by steps ahead: a row of panels for each task, a line for each method."""
+    from gpld.analysis import lines
+
+    keys = ["task", "method", "seed", "run", "ahead"]
+    long = last_checkpoints(rows).melt(keys, MEASURES, "measure", "error")
+    return lines.draw(
+        long, x="ahead", y="error", panel="measure", panels=MEASURES, xlabel="steps ahead", ylabel="error"
+    )
+
+
+def measure_run(folder: Path, *, seed: int = 0, **options) -> pandas.DataFrame:
+    """Measure a run's checkpoints and keep the rows in its folder: see `rollouts.measure_run`."""
+    return rollouts.measure_run(folder, partial(measure, seed=seed), NAME, seed=seed, **options)

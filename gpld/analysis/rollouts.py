@@ -1,0 +1,132 @@
+"""What trained agents live through, as batches that their world models can be measured on."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas
+
+from gpld import agent, results
+from gpld.config import AgentConfig, ConfigError
+from gpld.training import evaluation, saved
+from gpld.training.saved import Trained
+from gpld.types import Batch, Latent
+
+_act = jax.jit(agent.act, static_argnums=0)
+
+
+def roll_out(
+    trained: Trained,
+    *,
+    episodes: int = 4,
+    steps: int = 0,
+    seed: int = 0,
+    task: Callable[[], Any] | None = None,
+) -> Batch:
+    """Trajectories of `episodes` episodes played side by side by the agent's own policy, `[T, episodes]`.
+
+    `steps` is T, in agent steps, and where an episode ends before it another begins; 0 for as long as the
+    longest first episode. The seed decides where they begin, and what is random in the actions. `task` is a
+    factory, as `train` takes it.
+    """
+    config, key = trained.config, jax.random.key(seed)
+    lived: list[Batch] = []
+    with evaluation.make(config, episodes, seed, task=task) as env:
+        carry = agent.init_carry(config.agent, env.spaces, episodes)
+        action, done = np.zeros((episodes, env.spaces.actions), np.float32), np.zeros(episodes, bool)
+        while len(lived) < steps if steps else not done.all():
+            step = env.step(action)
+            done |= step.is_last
+            lived.append(Batch(step.obs, action, *step[1:], start=None))
+            noise = jax.random.fold_in(key, len(lived))
+            carry = _act(config.agent, trained.model, carry, step.obs, step.is_first, noise)
+            action = np.asarray(carry.action)
+    return jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *lived)._replace(
+        start=_blank(config.agent, episodes)
+    )
+
+
+def _blank(config: AgentConfig, count: int) -> Latent:
+    sizes = config.model
+    return Latent(jnp.zeros((count, sizes.deter)), jnp.zeros((count, sizes.stoch), jnp.uint8))
+
+
+def precise(config: AgentConfig) -> AgentConfig:
+    """The same agent in float32: bfloat16 cannot tell a thousandth of a step from none."""
+    return dataclasses.replace(config, compute="float32")
+
+
+Measure = Callable[[Trained, Batch], pandas.DataFrame]
+"""Rows of numbers about one agent, measured on what it lived through."""
+
+
+def measure_run(
+    folder: Path,
+    measure: Measure,
+    name: str,
+    *,
+    all_checkpoints: bool = False,
+    episodes: int = 4,
+    steps: int = 0,
+    seed: int = 0,
+    task: Callable[[], Any] | None = None,
+) -> pandas.DataFrame:
+    """Measure a run's newest checkpoint, or all that it has, and keep the rows in its folder.
+
+    The rows say which run, task, method, seed, env steps and updates they are about, and are kept in
+    `NAME.parquet`; those of checkpoints measured before and since removed stay there.
+    """
+    found = []
+    for trained in _checkpoints(folder, all_checkpoints):
+        batch = roll_out(trained, episodes=episodes, steps=steps, seed=seed, task=task)
+        about = {
+            "run": str(folder),
+            "task": trained.config.task,
+            "method": results.method_of(trained.config),
+            "seed": trained.config.seed,
+            "env_steps": trained.env_steps,
+            "updates": trained.updates,
+        }
+        rows = measure(trained, batch)
+        for column, value in reversed(about.items()):
+            rows.insert(0, column, value)
+        found.append(rows)
+    rows, path = pandas.concat(found, ignore_index=True), folder / f"{name}.parquet"
+    if path.exists():
+        before = pandas.read_parquet(path)
+        rows = pandas.concat([before[~before["env_steps"].isin(rows["env_steps"])], rows], ignore_index=True)
+        rows = rows.sort_values("env_steps", kind="stable", ignore_index=True)
+    unfinished = path.with_name(path.name + ".partial")
+    rows.to_parquet(unfinished, index=False)
+    unfinished.replace(path)
+    return rows
+
+
+def _checkpoints(folder: Path, every: bool) -> Iterator[Trained]:
+    if not every:
+        yield saved.load(folder)
+        return
+    for step in saved.steps(folder):
+        yield saved.load(folder, step)
+
+
+def runs_in(folders: Sequence[Path]) -> list[Path]:
+    """The runs in some folders, each of which is one or holds some."""
+    found = []
+    for folder in folders:
+        inside = results.runs_in(folder) if folder.is_dir() else []
+        if not inside:
+            raise ConfigError(f"run: {str(folder)!r} is not the folder of a run, nor one that holds runs")
+        found += inside
+    return list(dict.fromkeys(found))
+
+
+def read(folders: Sequence[Path], name: str) -> pandas.DataFrame:
+    """The rows that `measure_run` kept of all runs in some folders; empty if there are none."""
+    paths = [run / f"{name}.parquet" for run in runs_in(folders)]
+    kept = [pandas.read_parquet(path) for path in paths if path.exists()]
+    return pandas.concat(kept, ignore_index=True) if kept else pandas.DataFrame()
