@@ -121,7 +121,7 @@ def measure(config: Config, runs: int, options: Options, folder: Path) -> dict[s
         jax.block_until_ready(training.live.sums)
         prepared = time.perf_counter() - begin
         loop = time_loop(training, options.seconds / 2)
-        due = max(1, training.updates // max(1, loop["iterations"]))
+        due = max(1, round(loop["updates"] / loop["iterations"]))
         alone = time_learning(training, due, options.seconds / 4)
         evaluation = time_twice(training, training._evaluate)
         saving = time_saving(training)
@@ -170,7 +170,7 @@ def time_twice(training: Training, function: Callable[[], None]) -> float:
 
 
 def time_saving(training: Training) -> dict[str, float]:
-    """Seconds for which a checkpoint stops training now, and would with a full replay; until it is written."""
+    """Seconds for which a checkpoint stops training, now and with a full replay, and until it is written."""
     begin = time.perf_counter()
     training.save()
     stopped = time.perf_counter() - begin

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict
 
 from gpld import config as options
+from gpld import population
 from gpld.config import Config
 from gpld.population import Member
 from gpld.training._plan import Group
@@ -108,7 +109,16 @@ def opened(config: Config, folder: Path, task: Callable[[], Any] | None = None) 
 
 def contents(config: Config, folder: Path, task: Callable[[], Any] | None = None) -> dict[str, np.ndarray]:
     """All arrays of a run, as one that goes on with it finds them, by their paths; counters included."""
-    with opened(config, folder, task) as run:
+    return arrays_of([Member(config, folder)], task)
+
+
+def arrays_of(members: Sequence[Member], task: Callable[[], Any] | None = None) -> dict[str, np.ndarray]:
+    """`contents` of runs that were trained together, with their leading axis."""
+    config = population.shared(members)
+    group = Group(
+        list(members), False, "device" if config.replay.storage == "auto" else config.replay.storage
+    )
+    with Training(group, config, task=task) as run:
         live = {"arrays": run._arrays(), "sums": run.live.sums, "replay": run.live.replay}
         leaves = jax.tree_util.tree_leaves_with_path((live, (run.iterations, run.updates)))
     return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in leaves}
@@ -162,14 +172,16 @@ TRAIN_ONLY = (
 
 
 @contextmanager
-def started(config: Config, folder: Path, *program: str) -> Iterator[subprocess.Popen]:
+def started(
+    config: Config, folder: Path, *program: str, more: Sequence[str] = ()
+) -> Iterator[subprocess.Popen]:
     """A run under way in a process of its own; what it says is in `output(folder)`."""
     environment = os.environ | {
         "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
         "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
     }
     program = program or ("-c", TRAIN_ONLY)
-    command = [sys.executable, *program, *arguments(config), "--out", str(folder)]
+    command = [sys.executable, *program, *arguments(config), *more, "--out", str(folder)]
     with output(folder).open("a") as file:
         process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=file, stderr=file)
         try:
