@@ -54,11 +54,29 @@ def optimality_gap(scores: Scores, target: float = 1.0) -> Values:
     return target - np.nanmean(np.minimum(scores, target), axis=(-2, -1))
 
 
-def probability_of_improvement(ours: Scores, theirs: Float[np.ndarray, "*reps _ tasks"]) -> Values:
+def probability_of_improvement(
+    ours: Float[np.ndarray, "runs tasks"], theirs: Float[np.ndarray, "_ tasks"]
+) -> float:
     """Probability that a run of ours scores more than one of theirs, mean over tasks; ties count half."""
-    a, b = ours[..., :, None, :], theirs[..., None, :, :]
-    better = np.where(a == b, 0.5, (a > b).astype(np.float64))
-    return np.nanmean(np.where(np.isnan(a) | np.isnan(b), np.nan, better), axis=(-3, -2)).mean(-1)
+    return float(np.mean([_wins(a, b).mean() for a, b in _pairs(ours, theirs)]))
+
+
+def improvement_interval(
+    ours: Float[np.ndarray, "runs tasks"],
+    theirs: Float[np.ndarray, "_ tasks"],
+    *,
+    confidence: float = 0.95,
+    reps: int = REPS,
+    seed: int = 0,
+) -> Interval:
+    """Interval of `probability_of_improvement`: runs of both are drawn anew within each task."""
+    rng, values = np.random.default_rng(seed), np.zeros(reps)
+    pairs = _pairs(ours, theirs)
+    for a, b in pairs:
+        # Drawing runs anew is weighing them: each sample is a product with the table of who beats whom.
+        drawn = [_weights(len(side), reps, rng) for side in (a, b)]
+        values += np.sum((drawn[0] @ _wins(a, b)) * drawn[1], axis=1) / len(pairs)
+    return _percentiles(values, confidence)
 
 
 def performance_profile(
@@ -71,25 +89,23 @@ def performance_profile(
 
 def interval(
     statistic: Statistic,
-    *scores: Float[np.ndarray, "_ tasks"],
+    scores: Float[np.ndarray, "runs tasks"],
+    *,
     confidence: float = 0.95,
     reps: int = REPS,
     seed: int = 0,
 ) -> Interval:
-    """Percentile interval of a statistic of one or more methods' scores.
+    """Percentile interval of a statistic of a method's scores.
 
     The bootstrap is stratified: runs are drawn anew within each task, tasks are kept.
     """
-    rng = np.random.default_rng(seed)
-    columns = [[column[np.isfinite(column)] for column in method.T] for method in scores]
-    size = max(sum(map(len, method)) for method in columns)
-    values = []
-    for begin in range(0, reps, chunk := max(1, _CHUNK // size)):
-        count = min(chunk, reps - begin)
-        values.append(statistic(*(_resample(method, count, rng) for method in columns)))
-    tail = 100 * (1 - confidence) / 2
-    low, high = np.percentile(np.concatenate(values), [tail, 100 - tail])
-    return Interval(float(low), float(high))
+    rng, columns = np.random.default_rng(seed), _columns(scores)
+    chunk = max(1, _CHUNK // scores.size)
+    values = [
+        np.atleast_1d(statistic(_resample(columns, min(chunk, reps - begin), rng)))
+        for begin in range(0, reps, chunk)
+    ]
+    return _percentiles(np.concatenate(values), confidence)
 
 
 def mean_interval(
@@ -106,9 +122,7 @@ def bootstrap_means(
     values: Float[np.ndarray, "runs points"], *, reps: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "reps points"]:
     """Means over runs drawn anew, `reps` times."""
-    runs = len(values)
-    weights = rng.multinomial(runs, np.full(runs, 1 / runs), size=reps) / runs
-    return weights @ values
+    return _weights(len(values), reps, rng) @ values
 
 
 def area_under_curve(
@@ -191,6 +205,31 @@ def score_matrix(
 
 def _task_means(scores: np.ndarray) -> np.ndarray:
     return np.nanmean(scores, axis=-2)
+
+
+def _columns(scores: np.ndarray) -> list[np.ndarray]:
+    """The runs that each task has."""
+    return [column[np.isfinite(column)] for column in scores.T]
+
+
+def _pairs(ours: np.ndarray, theirs: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    return list(zip(_columns(ours), _columns(theirs), strict=True))
+
+
+def _wins(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
+    """Who beats whom, [ours, theirs]: 1, or a half for a tie."""
+    return np.heaviside(ours[:, None] - theirs[None], 0.5)
+
+
+def _weights(runs: int, reps: int, rng: np.random.Generator) -> np.ndarray:
+    """Shares of runs in samples of as many runs, [reps, runs]."""
+    return rng.multinomial(runs, np.full(runs, 1 / runs), size=reps) / runs
+
+
+def _percentiles(values: np.ndarray, confidence: float) -> Interval:
+    tail = 100 * (1 - confidence) / 2
+    low, high = np.percentile(values, [tail, 100 - tail])
+    return Interval(float(low), float(high))
 
 
 def _resample(columns: list[np.ndarray], count: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,5 +1,7 @@
 """The paper's experiments as data, and where they run: this machine, a Slurm cluster, Ray."""
 
+from gpld.studies._cli import report_command as report_command
+from gpld.studies._cli import study_command as study_command
 from gpld.studies._estimate import Estimate as Estimate
 from gpld.studies._estimate import estimate as estimate
 from gpld.studies._local import LocalOptions as LocalOptions
@@ -9,6 +11,7 @@ from gpld.studies._plan import Run as Run
 from gpld.studies._plan import plan as plan
 from gpld.studies._plan import read_plan as read_plan
 from gpld.studies._ray import RayOptions as RayOptions
+from gpld.studies._report import write_report as write_report
 from gpld.studies._run import RunOptions as RunOptions
 from gpld.studies._run import default_folder as default_folder
 from gpld.studies._run import run as run

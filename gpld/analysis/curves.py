@@ -1,0 +1,114 @@
+"""Learning curves of many runs on common env steps, and their aggregates over tasks."""
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from gpld.analysis import statistics
+
+Band = Literal["std", "interval"]
+"""One standard deviation over seeds, as in the paper, or a 95% bootstrap interval of the mean."""
+
+_REPS = 500
+
+
+class Runs(NamedTuple):
+    """Returns of the runs of one task and method."""
+
+    env_steps: Float[np.ndarray, " points"]
+    returns: Float[np.ndarray, "runs points"]
+    seeds: tuple[int, ...]
+
+
+class Curve(NamedTuple):
+    """A mean with a band around it."""
+
+    env_steps: Float[np.ndarray, " points"]
+    mean: Float[np.ndarray, " points"]
+    low: Float[np.ndarray, " points"]
+    high: Float[np.ndarray, " points"]
+    runs: int
+
+
+Curves = Mapping[tuple[str, str], Runs]
+"""By task and method."""
+
+
+def align(rows: pd.DataFrame) -> dict[tuple[str, str], Runs]:
+    """Evaluations of the runs of each task and method, at the env steps that all of them have reached.
+
+    Those are the env steps of the run with the most evaluations; straight lines lie between a run's own.
+    """
+    evaluations = rows.loc[(rows["kind"] == "evaluation") & np.isfinite(rows["return"])]
+    aligned = {}
+    for (task, method), some in evaluations.groupby(["task", "method"], observed=True, sort=False):
+        table = some.pivot_table(index="run", columns="env_steps", values="return", observed=True)
+        seeds = some.groupby("run", observed=True)["seed"].first().reindex(table.index)
+        x, y = table.columns.to_numpy(np.float64), table.to_numpy(np.float64)
+        known = np.isfinite(y)
+        if not known.all():
+            first = max(x[row].min() for row in known)
+            last = min(x[row].max() for row in known)
+            shown = known[known.sum(1).argmax()] & (x >= first) & (x <= last)
+            y = np.stack([np.interp(x[shown], x[row], line[row]) for row, line in zip(known, y, strict=True)])
+            x = x[shown]
+        if len(x):
+            aligned[str(task), str(method)] = Runs(x, y, tuple(map(int, seeds)))
+    return aligned
+
+
+def task_curve(runs: Runs, band: Band = "std") -> Curve:
+    """Mean over the runs of one task and method."""
+    mean = runs.returns.mean(0)
+    if band == "std":
+        std = runs.returns.std(0)
+        return Curve(runs.env_steps, mean, mean - std, mean + std, len(runs.returns))
+    return Curve(runs.env_steps, mean, *statistics.mean_interval(runs.returns, reps=_REPS), len(runs.returns))
+
+
+def final_scales(curves: Curves, baseline: str) -> dict[str, float]:
+    """What each task's returns are divided by: the baseline's mean return at the end of its curves."""
+    return {task: float(runs.returns[:, -1].mean()) for (task, m), runs in curves.items() if m == baseline}
+
+
+def aggregate_curve(
+    curves: Curves,
+    method: str,
+    tasks: Sequence[str],
+    *,
+    scales: Mapping[str, float] | None = None,
+    band: Band = "std",
+) -> Curve | None:
+    """Mean over tasks of the mean over seeds; each task divided by its scale if there are scales.
+
+    Over the tasks that the method has, and that have a scale other than zero; None if there are none. The
+    standard deviation is that of the seeds' means over tasks, of as many seeds as all tasks have.
+    """
+    own = {task: curves[task, method] for task in tasks if (task, method) in curves}
+    if scales is not None:
+        own = {task: runs for task, runs in own.items() if scales.get(task)}
+    if not own:
+        return None
+    first = max(runs.env_steps[0] for runs in own.values())
+    last = min(runs.env_steps[-1] for runs in own.values())
+    longest = max(own.values(), key=lambda runs: len(runs.env_steps)).env_steps
+    x = longest[(longest >= first) & (longest <= last)]
+    if not len(x):
+        return None
+    stacked = []
+    for task, runs in own.items():
+        y = np.stack([np.interp(x, runs.env_steps, line) for line in runs.returns])
+        stacked.append(y / (scales[task] if scales is not None else 1.0))
+    mean = np.mean([y.mean(0) for y in stacked], axis=0)
+    count = sum(len(y) for y in stacked)
+    if band == "std":
+        seeds = min(len(y) for y in stacked)
+        std = np.mean([y[:seeds] for y in stacked], axis=0).std(0)
+        return Curve(x, mean, mean - std, mean + std, count)
+    rng = np.random.default_rng(0)
+    means = np.mean([statistics.bootstrap_means(y, reps=_REPS, rng=rng) for y in stacked], axis=0)
+    low, high = np.percentile(means, [2.5, 97.5], axis=0)
+    return Curve(x, mean, low, high, count)

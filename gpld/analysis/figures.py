@@ -1,0 +1,222 @@
+"""Figures of results in one style: a line is a mean over seeds, the area around it its spread.
+
+Colours can be told apart with any colour vision. `save` writes a vector file and a PNG that name their data
+and the command they came from.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from gpld.analysis import statistics
+from gpld.analysis.comparisons import Comparison
+from gpld.analysis.curves import Band, Curve, Curves, aggregate_curve, final_scales, task_curve
+from gpld.training.curve import COLOURS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+LINES = ("-", "--", "-.", ":")
+"""Told apart without colour too, once all colours are taken."""
+
+_PANEL = (2.9, 2.2)
+"""Inches."""
+
+
+def aggregate(curves: Curves, compared: Comparison, band: Band = "std") -> "Figure":
+    """Raw and normalised mean over tasks, side by side."""
+    figure, axes = _panels(2, columns=2, panel=(3.4, 2.7))
+    scales = final_scales(curves, compared.baseline)
+    shown = [task for task in compared.tasks if scales.get(task)]
+    for panel, title, divisors in ((axes[0], "raw", None), (axes[1], "normalised", scales)):
+        lines = {
+            method: aggregate_curve(curves, method, shown, scales=divisors, band=band)
+            for method in compared.methods
+        }
+        _draw(panel, {method: line for method, line in lines.items() if line is not None}, compared.methods)
+        _label(
+            panel,
+            f"{title} mean of {len(shown)} tasks",
+            "return" if divisors is None else "normalised return",
+        )
+    _legend(figure)
+    return figure
+
+
+def tasks(
+    curves: Curves,
+    compared: Comparison,
+    *,
+    only: Sequence[str] = (),
+    band: Band = "std",
+    extra: Curves | None = None,
+    marks: pd.DataFrame | None = None,
+) -> "Figure":
+    """A panel for each task. `extra` are curves of others; `marks` are scores of the paper, as points."""
+    chosen = list(only or compared.tasks)
+    figure, axes = _panels(len(chosen))
+    others = sorted({method for _, method in extra or {}})
+    names = [*compared.methods, *others]
+    for panel, task in zip(axes, chosen, strict=False):
+        known = {**curves, **(extra or {})}
+        _draw(panel, {m: task_curve(known[task, m], band) for m in names if (task, m) in known}, names)
+        if marks is not None:
+            _mark(panel, marks.loc[marks["task"] == task], compared.methods)
+        _label(panel, task, "return")
+    _legend(figure)
+    return figure
+
+
+def ablation(curves: Curves, compared: Comparison, *, title: str, band: Band = "std") -> "Figure":
+    """Normalised mean over tasks of every method in one panel."""
+    figure, (panel, *_) = _panels(1, panel=(4.4, 3.2))
+    scales = final_scales(curves, compared.baseline)
+    lines = {
+        method: aggregate_curve(curves, method, compared.tasks, scales=scales, band=band)
+        for method in compared.methods
+    }
+    _draw(panel, {method: line for method, line in lines.items() if line is not None}, compared.methods)
+    _label(panel, title, "normalised return")
+    _legend(figure)
+    return figure
+
+
+def profile(scores: pd.DataFrame, compared: Comparison) -> "Figure":
+    """Performance profiles: the share of runs that score more than a multiple of the baseline's mean."""
+    figure, (panel, *_) = _panels(1, panel=(4.0, 2.8))
+    summary = statistics.summarise(scores)
+    baseline = summary.loc[summary["method"] == compared.baseline]
+    means = dict(zip(baseline["task"], baseline["mean"], strict=True))
+    scale = {task: float(means[task]) for task in compared.tasks if means.get(task)}
+    levels = np.linspace(0.0, 2.0, 201)
+    for number, method in enumerate(compared.methods):
+        matrix = statistics.score_matrix(scores, method, list(scale), scale)
+        if np.isfinite(matrix).any():
+            shares = statistics.performance_profile(matrix, levels)
+            panel.plot(levels, shares, **_line(number), label=method)
+    _style(panel)
+    panel.set_xlabel(f"score / mean score of {compared.baseline}")
+    panel.set_ylabel("share of runs above")
+    panel.set_ylim(0, 1.02)
+    _legend(figure)
+    return figure
+
+
+def strips(films: Mapping[str, Path]) -> "Figure":
+    """Frames of rollouts, a row for each film, by its title."""
+    from matplotlib.figure import Figure
+    from matplotlib.image import imread
+
+    figure = Figure(figsize=(8.0, 0.3 + 1.25 * len(films)), dpi=160, layout="constrained")
+    panels = figure.subplots(len(films), 1, squeeze=False)[:, 0]
+    for panel, (title, path) in zip(panels, films.items(), strict=True):
+        panel.imshow(imread(path), aspect="equal")
+        panel.set_axis_off()
+        panel.set_title(title, loc="left", fontsize=9)
+    return figure
+
+
+def save(figure: "Figure", folder: Path, name: str, *, source: str) -> list[Path]:
+    """Save a figure as PDF and PNG, each in one move; `source` says which data and command it came from."""
+    folder.mkdir(parents=True, exist_ok=True)
+    figure.supxlabel(source, fontsize=5, color="#888888", x=0.01, ha="left")
+    paths = []
+    for suffix, metadata in ((".pdf", {"Subject": source}), (".png", {"Description": source})):
+        path = folder / f"{name}{suffix}"
+        partial = path.with_name(f".{path.name}.partial")
+        figure.savefig(partial, format=suffix[1:], metadata=metadata, dpi=200)
+        partial.replace(path)
+        paths.append(path)
+    return paths
+
+
+def _panels(
+    count: int, columns: int = 0, panel: tuple[float, float] = _PANEL
+) -> tuple["Figure", list["Axes"]]:
+    """A figure with `count` panels in a grid."""
+    from matplotlib.figure import Figure  # without pyplot: no display, no global state
+
+    columns = columns or min(count, 6 if count > 12 else 3)
+    rows = -(-count // columns)
+    size = (panel[0] * columns, panel[1] * rows + 0.5)
+    figure = Figure(figsize=size, dpi=160, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for unused in axes[count:]:
+        unused.set_visible(False)
+    return figure, axes[:count]
+
+
+def _line(number: int) -> dict:
+    colour, style = COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
+    return {"color": colour, "linestyle": style, "linewidth": 1.6}
+
+
+def _draw(axes: "Axes", lines: Mapping[str, Curve], names: Sequence[str]) -> None:
+    """Draw curves; a method has its colour by its place among all `names`."""
+    for method, curve in lines.items():
+        look = _line(names.index(method))
+        few = {"marker": "o", "markersize": 3} if len(curve.env_steps) <= 15 else {}
+        axes.plot(curve.env_steps, curve.mean, **look, **few, label=method)
+        if curve.runs > 1:
+            axes.fill_between(
+                curve.env_steps, curve.low, curve.high, color=look["color"], alpha=0.2, linewidth=0
+            )
+    if not lines:
+        axes.text(0.5, 0.5, "no results yet", transform=axes.transAxes, ha="center", color="#888888")
+    _style(axes)
+
+
+def _mark(axes: "Axes", scores: pd.DataFrame, methods: Sequence[str]) -> None:
+    for row in scores.to_dict("records"):
+        if row["method"] in methods:
+            colour = _line(methods.index(row["method"]))["color"]
+            label = f"{row['method']} (paper)"
+            axes.errorbar(
+                row["env_steps"],
+                row["mean"],
+                row["std"],
+                color=colour,
+                marker="D",
+                markersize=3.5,
+                label=label,
+            )
+
+
+def _style(axes: "Axes") -> None:
+    axes.grid(axis="y", color="#E5E5E5", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color("#999999")
+    axes.tick_params(color="#999999", labelcolor="#333333", labelsize=8, left=False)
+    axes.margins(x=0.02)
+
+
+def _label(axes: "Axes", title: str, ylabel: str) -> None:
+    from matplotlib.ticker import EngFormatter
+
+    axes.set_title(title, loc="left", fontsize=9, fontweight="bold")
+    axes.set_xlabel("env steps", fontsize=8)
+    axes.set_ylabel(ylabel, fontsize=8)
+    axes.set_xlim(left=0)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _legend(figure: "Figure") -> None:
+    """One legend for all panels, of whatever any of them shows."""
+    found = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if found:
+        figure.legend(
+            found.values(),
+            found.keys(),
+            loc="outside upper center",
+            ncols=min(4, len(found)),
+            frameon=False,
+            fontsize=8,
+        )

@@ -1,0 +1,177 @@
+import base64
+import html
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import gpld
+from gpld.analysis.curves import Curves, task_curve
+from gpld.analysis.tables import Table
+from gpld.training.curve import COLOURS
+
+MOST_RUNS = 500
+"""With more runs than this, the page has their means alone."""
+MOST_POINTS = 200
+"""Points of a curve; longer ones are thinned."""
+
+
+@dataclass(frozen=True)
+class Film:
+    """A film of a run, and some of its frames in a row."""
+
+    title: str
+    gif: Path
+    strip: Path
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page shows. What there is none of is said to be missing."""
+
+    title: str
+    summary: Sequence[str]
+    """What was found, in sentences."""
+    methods: Sequence[str]
+    rows: pd.DataFrame
+    """Results; their evaluations are the learning curves."""
+    tables: Sequence[Table] = ()
+    films: Sequence[Film] = ()
+    no_films: str = "no run has been filmed: `gpld eval RUN --video` does"
+    """Why there are none."""
+    configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Options by the names of runs."""
+    environment: Sequence[tuple[str, str]] = ()
+    """What the runs were made with: name and value."""
+    source: str = ""
+    """The data and the command that the page came from."""
+
+
+def write(page: Page, path: Path) -> Path:
+    """Write a page, in one move."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(render(page), encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def render(page: Page) -> str:
+    """The page as HTML."""
+    data = {
+        "methods": list(page.methods),
+        "colours": list(COLOURS),
+        "curves": _curves(page.rows),
+        "configs": page.configs,
+    }
+    parts = {
+        "TITLE": html.escape(page.title),
+        "STYLE": _asset("page.css"),
+        "SUMMARY": "\n".join(f"<p>{html.escape(sentence)}</p>" for sentence in page.summary),
+        "TABLES": "\n".join(map(_table, page.tables)) or "<p>There are no scores yet.</p>",
+        "FILMS": "\n".join(map(_film, page.films)) or f"<p>{html.escape(page.no_films)}</p>",
+        "ENVIRONMENT": _environment(page.environment),
+        "SOURCE": html.escape(f"{page.source}; gpld {gpld.__version__}"),
+        # A closing tag inside a string would end the script.
+        "DATA": json.dumps(data, allow_nan=False).replace("</", "<\\/"),
+        "SCRIPT": _asset("page.js"),
+    }
+    text = _asset("page.html")
+    for name, value in parts.items():
+        text = text.replace(f"<!--{name}-->", value)
+    return text
+
+
+def _curves(rows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Learning curves of all runs, or of their means if there are too many."""
+    evaluations = rows.loc[(rows["kind"] == "evaluation") & np.isfinite(rows["return"])]
+    if evaluations["run"].nunique() > MOST_RUNS:
+        from gpld.analysis.curves import align
+
+        return _means(align(evaluations))
+    curves = []
+    for name, run in evaluations.groupby("run", observed=True, sort=False):
+        run = _thinned(run.sort_values("env_steps"))
+        first = run.iloc[0]
+        seconds = [None if np.isnan(x) else round(x, 1) for x in run["seconds"]]
+        curves.append(
+            {
+                "run": str(name),
+                "task": str(first["task"]),
+                "method": str(first["method"]),
+                "seed": int(first["seed"]),
+                "steps": run["env_steps"].tolist(),
+                "seconds": seconds,
+                "returns": [round(x, 3) for x in run["return"]],
+            }
+        )
+    return curves
+
+
+def _means(curves: Curves) -> list[dict[str, Any]]:
+    found = []
+    for (task, method), runs in curves.items():
+        curve = task_curve(runs)
+        shown = np.unique(np.linspace(0, len(curve.mean) - 1, MOST_POINTS).round().astype(int))
+        found.append(
+            {
+                "run": f"mean of {curve.runs} runs",
+                "task": task,
+                "method": method,
+                "seed": 0,
+                "steps": curve.env_steps[shown].tolist(),
+                "seconds": [None] * len(shown),
+                "returns": curve.mean[shown].round(3).tolist(),
+            }
+        )
+    return found
+
+
+def _thinned(run: pd.DataFrame) -> pd.DataFrame:
+    if len(run) <= MOST_POINTS:
+        return run
+    return run.iloc[np.linspace(0, len(run) - 1, MOST_POINTS).round().astype(int)]
+
+
+def _table(table: Table) -> str:
+    head = "".join(f'<th scope="col"><button>{html.escape(name)}</button></th>' for name in table.header)
+    body = []
+    for i, row in enumerate(table.rows):
+        kind = ' class="total"' if i >= len(table.rows) - table.totals else ""
+        first, *others = map(html.escape, row)
+        cells = "".join(f"<td>{cell}</td>" for cell in others)
+        body.append(f'<tr{kind}><th scope="row">{first}</th>{cells}</tr>')
+    notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
+    return (
+        f'<figure class="panel"><figcaption>{html.escape(table.title)}</figcaption><div class="wide">'
+        f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+        f'<ul class="notes">{notes}</ul></figure>'
+    )
+
+
+def _film(film: Film) -> str:
+    title = html.escape(film.title)
+    gif, strip = (base64.b64encode(path.read_bytes()).decode() for path in (film.gif, film.strip))
+    return (
+        f'<figure class="panel film"><figcaption>{title}</figcaption>'
+        f'<img alt="frames of {title}" src="data:image/png;base64,{strip}" '
+        f'data-film="data:image/gif;base64,{gif}"><button class="play">play</button></figure>'
+    )
+
+
+def _environment(values: Sequence[tuple[str, str]]) -> str:
+    rows = "".join(
+        f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
+        for name, value in values
+    )
+    return f"<table><tbody>{rows}</tbody></table>" if rows else "<p>Nothing is known about it.</p>"
+
+
+def _asset(name: str) -> str:
+    return (files("gpld.analysis.report") / name).read_text(encoding="utf-8")

@@ -1,0 +1,93 @@
+"""Tables as text: for the terminal, Markdown, LaTeX and CSV. Each names its data and command in its notes."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Format = Literal["terminal", "markdown", "latex", "csv"]
+FORMATS: dict[Format, str] = {"terminal": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
+"""Formats, and how the names of their files end."""
+
+NOTHING = "-"
+"""What stands where a number is missing."""
+
+_TEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "\u00b1": r"$\pm$"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is shown, and where it comes from."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    notes: tuple[str, ...] = ()
+    """What a reader must know, the data and the command among it."""
+    totals: int = 0
+    """How many of the last rows are about all others, and set apart."""
+
+
+def render(table: Table, form: Format) -> str:
+    """A table in one of `FORMATS`."""
+    return {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv}[form](table)
+
+
+def _terminal(table: Table) -> str:
+    from rich.console import Console
+    from rich.table import Table as RichTable
+
+    shown = RichTable(title=table.title, title_justify="left")
+    for i, name in enumerate(table.header):
+        shown.add_column(name, justify="right" if i else "left", no_wrap=not i)
+    for i, row in enumerate(table.rows):
+        shown.add_row(*row, end_section=i == len(table.rows) - table.totals - 1)
+    stream = io.StringIO()
+    here = Console()
+    width = here.width if here.is_terminal else 40 + 22 * len(table.header)
+    Console(file=stream, width=width).print(shown)
+    return stream.getvalue() + "\n".join(table.notes)
+
+
+def _markdown(table: Table) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+    rule = ["---", *["---:"] * (len(table.header) - 1)]
+    lines = [f"**{table.title}**", "", line(table.header), line(rule), *map(line, table.rows), ""]
+    return "\n".join([*lines, *(f"{note}  " for note in table.notes)]).rstrip()
+
+
+def _latex(table: Table) -> str:
+    body = [f"    {' & '.join(map(_tex, row))} \\\\" for row in table.rows]
+    if table.totals:
+        body.insert(len(body) - table.totals, r"    \midrule")
+    return "\n".join(
+        [
+            *(f"% {note}" for note in table.notes),
+            r"\begin{table}",
+            rf"  \caption{{{_tex(table.title)}}}",
+            r"  \centering",
+            rf"  \begin{{tabular}}{{l{'r' * (len(table.header) - 1)}}}",
+            r"    \toprule",
+            f"    {' & '.join(map(_tex, table.header))} \\\\",
+            r"    \midrule",
+            *body,
+            r"    \bottomrule",
+            r"  \end{tabular}",
+            r"\end{table}",
+        ]
+    )
+
+
+def _csv(table: Table) -> str:
+    stream = io.StringIO()
+    for note in (table.title, *table.notes):
+        stream.write(f"# {note}\n")
+    csv.writer(stream, lineterminator="\n").writerows([table.header, *table.rows])
+    return stream.getvalue().rstrip("\n")
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(character, character) for character in text)

@@ -1,0 +1,210 @@
+"""`gpld study`: list, show, run, status, table, figure and report."""
+
+import dataclasses
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from gpld.analysis.curves import Band
+from gpld.analysis.tables import Format, render
+from gpld.config import ConfigError
+from gpld.studies import _plan, _show, _state, _status, _study
+from gpld.studies._report import write_report
+from gpld.studies._run import RunOptions, default_folder, run
+from gpld.studies._study import Study
+
+Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: studies/NAME)")]
+Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class NameOptions:
+    """Which study."""
+
+    name: Name
+    """A study that `gpld study list` names, or a file of your own (.toml)."""
+    out: Folder = None
+    """The study's folder."""
+
+    def find(self) -> tuple[Study, Path]:
+        """The study, and the folder that it is or will be kept in."""
+        study = _study.get(self.name)
+        return study, (self.out or default_folder(study)).absolute()
+
+
+@dataclass(frozen=True)
+class StudyRunOptions(RunOptions):
+    """Options of `gpld study run`."""
+
+    name: Name = dataclasses.field(kw_only=True)
+    """A study that `gpld study list` names, or a file of your own (.toml)."""
+    out: Folder = dataclasses.field(default=None, kw_only=True)
+    """The study's folder; what is missing in it is run."""
+
+
+@dataclass(frozen=True)
+class TableOptions(NameOptions):
+    """Options of `gpld study table`."""
+
+    format: Format = "terminal"
+    """Format of the tables."""
+
+
+@dataclass(frozen=True)
+class FigureOptions(NameOptions):
+    """Options of `gpld study figure`."""
+
+    band: Band = "std"
+    """Area around a mean: one standard deviation over seeds, or a 95% bootstrap interval."""
+
+
+def list_studies(arguments: Sequence[str]) -> int:
+    """List the studies."""
+    del arguments
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("study", "what", "tasks", "methods", "seeds", "env steps", "")
+    for name in _study.names():
+        study = _study.get(name)
+        counts = (len(study.tasks), len(study.methods), len(study.seeds))
+        steps = ", ".join(f"{x:,}" for x in study.env_steps)
+        needs = f"needs {', '.join(study.needs)}, not there yet" if study.missing else ""
+        table.add_row(name, study.title, *map(str, counts), steps, needs)
+    Console().print(table)
+    return 0
+
+
+def show(arguments: Sequence[str]) -> int:
+    """Show what a study is, and what it will take."""
+    options = _parse(NameOptions, "show", show, arguments)
+    study, _ = options.find()
+    print(f"{study.name}: {study.title}\n\n{study.purpose}\n")
+    print(f"tasks: {', '.join(study.tasks)}")
+    print(f"methods: {', '.join(study.methods)}; measured by {study.baseline}")
+    print(f"seeds: {', '.join(map(str, study.seeds))}")
+    steps = ", ".join(f"{x:,}" for x in study.env_steps)
+    print(f"scored after {steps} env steps, with {study.score_episodes} episodes")
+    print(f"presets: {', '.join(study.presets)}")
+    if study.missing:
+        print(f"it cannot run yet: it needs {' and '.join(study.missing)}")
+        return 0
+    from gpld.studies._estimate import estimate
+
+    print(estimate(_plan.plan(study)))
+    return 0
+
+
+def run_study(arguments: Sequence[str]) -> int:
+    """Run a study, or what is left of it."""
+    options = _parse(StudyRunOptions, "run", run_study, arguments)
+    study = _study.get(options.name)
+    folder = (options.out or default_folder(study)).absolute()
+    from gpld.studies._estimate import estimate
+
+    print(f"{study.name}, in {folder}: {estimate(_plan.plan(study, members=options.members))}", flush=True)
+    try:
+        states = run(study, folder, options)
+    except KeyboardInterrupt:
+        return 130
+    for failure in _status.failures(states):
+        print(f"failed: {failure}", file=sys.stderr)
+    if any(state.kind == "failed" for state in states):
+        return 1
+    return 0 if all(state.kind == "done" for state in states) or not options.wait else 1
+
+
+def status(arguments: Sequence[str]) -> int:
+    """Show how far a study is."""
+    from rich.console import Console
+
+    options = _parse(NameOptions, "status", status, arguments)
+    _, folder = options.find()
+    plan = _plan.read_plan(folder)
+    states = _state.run_states(folder, plan)
+    Console().print(_status.status_table(plan, states))
+    for failure in _status.failures(states):
+        print(f"failed: {failure}")
+    return 0
+
+
+def table(arguments: Sequence[str]) -> int:
+    """Print a study's tables."""
+    options = _parse(TableOptions, "table", table, arguments)
+    _, folder = options.find()
+    plan = _plan.read_plan(folder)
+    source = _show.source_of(folder, f"gpld study table {shlex.join(arguments)}")
+    found = _show.tables(plan.study, _show.load(folder, plan), source)
+    print("\n\n".join(render(table, options.format) for table in found))
+    return 0
+
+
+def figure(arguments: Sequence[str]) -> int:
+    """Draw a study's figures, as PDF and PNG."""
+    options = _parse(FigureOptions, "figure", figure, arguments)
+    _, folder = options.find()
+    plan = _plan.read_plan(folder)
+    source = _show.source_of(folder, f"gpld study figure {shlex.join(arguments)}")
+    for path in _show.save_figures(plan, folder, _show.load(folder, plan), source, options.band):
+        print(path)
+    return 0
+
+
+def study_report(arguments: Sequence[str]) -> int:
+    """Write a study's report, one HTML page."""
+    options = _parse(NameOptions, "report", study_report, arguments)
+    _, folder = options.find()
+    print(_show.write_report(_plan.read_plan(folder), folder))
+    return 0
+
+
+@dataclass(frozen=True)
+class ReportOptions:
+    """Options of `gpld report`."""
+
+    runs: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUNS_OR_STUDY", help_behavior_hint="")]
+    """A folder of runs at any depth, the folder of a study, or a study's name."""
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: report.html there)")
+    ] = None
+    """The page to write."""
+
+
+def report_command(arguments: Sequence[str], what: str) -> int:
+    """What `gpld report` does with its arguments; `what` explains it."""
+    options = tyro.cli(ReportOptions, prog="gpld report", description=what, args=list(arguments))
+    print(write_report(options.runs, options.out))
+    return 0
+
+
+ACTIONS: dict[str, Callable[[Sequence[str]], int]] = {
+    "list": list_studies,
+    "show": show,
+    "run": run_study,
+    "status": status,
+    "table": table,
+    "figure": figure,
+    "report": study_report,
+}
+
+
+def study_command(arguments: Sequence[str]) -> int:
+    """What `gpld study` does with its arguments."""
+    action, *rest = arguments or ["--help"]
+    if action in ("-h", "--help"):
+        lines = [f"  {name:6}  {function.__doc__}" for name, function in ACTIONS.items()]
+        more = "`gpld study ACTION --help` says more."
+        print("\n".join(["usage: gpld study ACTION [NAME] ...", "", *lines, "", more]))
+        return 0
+    if action not in ACTIONS:
+        raise ConfigError(f"action: {action!r} is not one of {', '.join(ACTIONS)}")
+    return ACTIONS[action](rest)
+
+
+def _parse(kind, name: str, function: Callable, arguments: Sequence[str]):
+    return tyro.cli(kind, prog=f"gpld study {name}", description=function.__doc__, args=list(arguments))

@@ -1,0 +1,65 @@
+"""`gpld report`: the page about a study, or about any folder of runs."""
+
+import os
+from pathlib import Path
+
+from gpld import results
+from gpld.analysis import comparisons, curves, report, statistics
+from gpld.config import ConfigError
+from gpld.studies import _plan, _show, _study
+
+
+def write_report(place: str | Path, out: Path | None = None) -> Path:
+    """Write the page about a study, by its name, file or folder, or about the runs in a folder; its path."""
+    folder = Path(place)
+    if str(place) in _study.names() or folder.suffix == ".toml":
+        study = _study.get(place)
+        folder = Path("studies") / study.name
+    if (folder / _plan.PLAN).exists():
+        plan = _plan.read_plan(folder)
+        path = _show.write_report(plan, folder.absolute())
+        return path if out is None else _moved(path, out)
+    runs = {str(run.relative_to(folder)): run for run in results.runs_in(folder)}
+    if not runs:
+        raise ConfigError(f"runs: {str(place)!r} is not a study, nor a folder that holds runs")
+    return report.write(_page_of_runs(folder, runs), out or folder / _show.REPORT)
+
+
+def _page_of_runs(folder: Path, runs: dict[str, Path]) -> report.Page:
+    rows = results.load(folder)
+    tasks, methods = sorted(rows["task"].unique()), sorted(rows["method"].unique())
+    source = f"data: {folder}; command: gpld report {folder}"
+    tables = []
+    if methods:
+        baseline = next((method for method in results.METHODS if method in methods), methods[0])
+        shown = comparisons.Comparison(tasks, methods, baseline)
+        scores = statistics.final_scores(rows)
+        tables = [
+            comparisons.score_table(scores, shown, title="last evaluations", notes=[source]),
+            comparisons.efficiency_table(
+                curves.align(rows), shown, title="sample efficiency", notes=[source]
+            ),
+        ]
+    films = [
+        report.Film(name, path / "film.gif", path / "film.png")
+        for name, path in runs.items()
+        if (path / "film.gif").exists() and (path / "film.png").exists()
+    ]
+    words = f"{len(runs)} runs on {len(tasks)} tasks: {', '.join(tasks)}." if tasks else f"{len(runs)} runs."
+    return report.Page(
+        title=f"Runs in {folder.absolute().name}",
+        summary=[words, "Scores are the last evaluations while training."],
+        methods=methods,
+        rows=rows,
+        tables=tables,
+        films=films,
+        configs=report.configs_of(runs),
+        environment=report.environment_of(runs),
+        source=source,
+    )
+
+
+def _moved(path: Path, out: Path) -> Path:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(path, out)
+    return out

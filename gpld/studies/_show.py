@@ -1,0 +1,218 @@
+"""What a study has found so far: tables, figures, films and the report, out of the results in its folder."""
+
+import os
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from gpld import results
+from gpld.analysis import comparisons, curves, figures, report, statistics
+from gpld.analysis.comparisons import Comparison
+from gpld.analysis.curves import Band
+from gpld.analysis.tables import Table
+from gpld.studies import _state
+from gpld.studies._plan import Plan
+from gpld.studies._study import TASK_GROUPS, Study
+from gpld.training import film
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+REPORT = "report.html"
+FIGURES = "figures"
+"""Folder of the figures, in that of a study."""
+
+
+def load(folder: Path, plan: Plan) -> pd.DataFrame:
+    """Results of the runs of a plan, those under way included."""
+    for run in plan.runs:
+        path = _state.run_folder(folder, run)
+        if (path / "config.json").exists() and not _state.is_done(folder, plan, run):
+            rows = results.collect(path, run=run.name, study=plan.study.name, method=run.method)
+            if len(rows):
+                results.write(folder / results.FOLDER, rows)
+    store = folder / results.FOLDER
+    store.mkdir(parents=True, exist_ok=True)
+    rows = results.load(store)
+    return rows.loc[rows["run"].isin([run.name for run in plan.runs])].reset_index(drop=True)
+
+
+def compared(study: Study) -> Comparison:
+    """What a study compares."""
+    return Comparison(study.tasks, tuple(study.methods), study.baseline)
+
+
+def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
+    """Scores at each of the study's env steps, statistics, sample efficiency, and the paper's numbers."""
+    shown, notes = compared(study), [*_missing(study, rows), source]
+    subsets = {
+        name: some for name, some in TASK_GROUPS.items() if set(some) < set(study.tasks) and len(some) > 1
+    }
+    found = []
+    for env_steps in study.env_steps:
+        scores = statistics.final_scores(rows, env_steps)
+        title = f"{study.title}: scores after {env_steps:,} env steps"
+        found.append(
+            comparisons.score_table(
+                scores, shown, title=title, subsets=subsets, notes=[_episodes(study, scores), *notes]
+            )
+        )
+    if len(scores := statistics.final_scores(rows, study.env_steps[-1])):
+        title = f"{study.title}: statistics after {study.env_steps[-1]:,} env steps"
+        found.append(comparisons.statistics_table(scores, shown, title=title, notes=notes))
+    title = f"{study.title}: sample efficiency"
+    found.append(comparisons.efficiency_table(curves.align(rows), shown, title=title, notes=notes))
+    paper = results.paper_scores()
+    paper = paper.loc[paper["task"].isin(list(study.tasks)) & paper["method"].isin(list(study.methods))]
+    if "paper" in study.compare and len(paper):
+        tasks = [task for task in study.tasks if task in set(paper["task"])]
+        found.append(
+            comparisons.score_table(
+                paper,
+                Comparison(tasks, results.METHODS, results.METHODS[0]),
+                title="the paper's scores, said to be after 1,000,000 env steps",
+                subsets={name: some for name, some in subsets.items() if set(some) <= set(tasks)},
+                notes=["20 episodes of a checkpoint for each seed; they may be after 2,000,000 env steps"],
+            )
+        )
+    return found
+
+
+def draw(study: Study, rows: pd.DataFrame, band: Band = "std") -> "dict[str, Figure]":
+    """The study's figures by name."""
+    shown, aligned = compared(study), curves.align(rows)
+    extra = curves.align(_published(study))
+    paper = results.paper_scores() if "paper" in study.compare else None
+    if paper is not None:  # where it could be seen
+        paper = paper.loc[paper["env_steps"] <= study.env_steps[-1]]
+    found = {}
+    for name in study.figures:
+        if name == "aggregate":
+            found[name] = figures.aggregate(aligned, shown, band)
+        elif name == "ablation":
+            found[name] = figures.ablation(aligned, shown, title=study.title, band=band)
+        elif name == "profile":
+            found[name] = figures.profile(statistics.final_scores(rows), shown)
+        elif name in ("tasks", "singly"):
+            only = study.singly if name == "singly" else study.tasks
+            found[name] = figures.tasks(aligned, shown, only=only, band=band, extra=extra, marks=paper)
+    return found
+
+
+def save_figures(plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band: Band = "std") -> list[Path]:
+    """Save the study's figures, and strips of its films, as PDF and PNG; their paths."""
+    saved, study = [], plan.study
+    drawn = draw(study, rows, band)
+    strips = {made.title: made.strip for made in films(plan, folder, make=False)[0]}
+    if strips:
+        drawn["films"] = figures.strips(strips)
+    for name, figure in drawn.items():
+        saved += figures.save(figure, folder / FIGURES, f"{study.name}-{name}", source=source)
+    return saved
+
+
+def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.Film], str]:
+    """Films of the first seed of each method on the study's film tasks, made if they are not there yet.
+
+    And why one is missing, if one is.
+    """
+    study = plan.study
+    found, why = [], "this study films no task" if not study.films else "nothing has been trained yet"
+    for task in study.films:
+        for method in study.methods:
+            run = next(run for run in plan.runs if (run.task, run.method) == (task, method))
+            path = _state.run_folder(folder, run)
+            gif, strip = path / "film.gif", path / "film.png"
+            if make and not gif.exists() and _state.scored(folder, run) >= {study.env_steps[-1]}:
+                try:
+                    film.film(path, path)
+                except film.NoFilm as reason:
+                    why = f"no film could be made: {reason}"
+            if gif.exists() and strip.exists():
+                found.append(report.Film(f"{task}, {method}, seed {run.seed}", gif, strip))
+    return found, why
+
+
+def summary(plan: Plan, folder: Path, rows: pd.DataFrame) -> list[str]:
+    """What was found, in sentences."""
+    study = plan.study
+    states = _state.run_states(folder, plan)
+    done = sum(state.kind == "done" for state in states)
+    sentences = [study.purpose.replace("\n", " ").replace("`", "")]
+    sentences.append(f"{done} of {len(states)} runs are done.")
+    sentences += [f"Failed: {state.run.name}: {state.reason}." for state in states if state.kind == "failed"]
+    for env_steps in study.env_steps:
+        found = statistics.summarise(statistics.final_scores(rows, env_steps))
+        if study.baseline not in set(found["method"]):
+            sentences.append(f"Nothing can be compared at {env_steps:,} env steps yet.")
+            continue
+        table = statistics.aggregate(found, study.baseline)
+        for method in study.methods:
+            if method != study.baseline and method in table.index:
+                gain, count = float(table.loc[method, "gain"]), int(table.loc[method, "tasks"])
+                word = "more" if gain >= 0 else "less"
+                sentences.append(
+                    f"At {env_steps:,} env steps {method} scores {abs(gain):.1%} {word} than "
+                    f"{study.baseline}, mean over {count} tasks of its score divided by {study.baseline}'s."
+                )
+    return sentences
+
+
+def write_report(plan: Plan, folder: Path, *, make_films: bool = True) -> Path:
+    """Write the study's page; its path."""
+    study = plan.study
+    rows = load(folder, plan)
+    source = source_of(folder, f"gpld study report {study.name} --out {shlex.quote(_near(folder))}")
+    made, why = films(plan, folder, make=make_films)
+    folders = {run.name: _state.run_folder(folder, run) for run in plan.runs}
+    page = report.Page(
+        title=f"{study.title} ({study.name})",
+        summary=summary(plan, folder, rows),
+        methods=list(study.methods),
+        rows=pd.concat([rows, _published(study)], ignore_index=True),
+        tables=tables(study, rows, source),
+        films=made,
+        no_films=why,
+        configs=report.configs_of(folders),
+        environment=report.environment_of(folders),
+        source=source,
+    )
+    return report.write(page, folder / REPORT)
+
+
+def _published(study: Study) -> pd.DataFrame:
+    """Published curves of the study's tasks, as far as the study goes, if they shall be shown."""
+    rows = results.published()
+    if "published" not in study.compare:
+        return rows.iloc[:0]
+    return rows.loc[rows["task"].isin(list(study.tasks)) & (rows["env_steps"] <= study.env_steps[-1])]
+
+
+def source_of(folder: Path, command: str) -> str:
+    """Where numbers come from, for the foot of what shows them."""
+    return f"data: {_near(folder / results.FOLDER)}; command: {command}"
+
+
+def _near(path: Path) -> str:
+    """A path as somebody in this folder would write it."""
+    return os.path.relpath(path) if path.absolute().is_relative_to(Path.cwd()) else str(path)
+
+
+def _episodes(study: Study, scores: pd.DataFrame) -> str:
+    kinds = set(scores["kind"].astype(str))
+    checkpoint = f"{study.score_episodes} episodes of a checkpoint for each seed"
+    if kinds <= {"score"}:
+        return checkpoint
+    return f"{checkpoint} where it was scored, otherwise its last evaluation while training"
+
+
+def _missing(study: Study, rows: pd.DataFrame) -> Sequence[str]:
+    """A note about what there are no results of."""
+    last = statistics.final_scores(rows, study.env_steps[-1])
+    wanted = len(study.tasks) * len(study.methods) * len(study.seeds)
+    if len(last) == wanted:
+        return []
+    return [f"{wanted - len(last)} of {wanted} runs are not finished: numbers are preliminary"]
