@@ -280,11 +280,27 @@ def _named_presets(arguments: Sequence[str]) -> list[str]:
     return early.parse_known_args(arguments)[0].preset
 
 
+def study(arguments: Sequence[str]) -> int:
+    """Run the paper's experiments or your own, here, on Slurm or on Ray, and show what they found."""
+    from gpld.studies import study_command
+
+    return study_command(arguments)
+
+
+def report(arguments: Sequence[str]) -> int:
+    """Write one HTML page about a study, or about the runs in a folder."""
+    from gpld.studies import report_command
+
+    return report_command(arguments, str(report.__doc__))
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
     "eval": evaluate,
     "profile": profile,
     "theory": theory,
+    "study": study,
+    "report": report,
     "tasks": tasks,
     "doctor": doctor,
 }
