@@ -127,6 +127,72 @@ def test_the_run_folder(arguments, folder):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "folders"),
+    [
+        ("--seeds 0..2", ["gpld-seed0", "gpld-seed1", "gpld-seed2"]),
+        ("--seeds 0 3 7..8", ["gpld-seed0", "gpld-seed3", "gpld-seed7", "gpld-seed8"]),
+        ("--seeds 4 5 --method both", ["gpld-seed4", "gpld-seed5", "dreamerv3-seed4", "dreamerv3-seed5"]),
+        ("--method dreamerv3 --seed 2", ["dreamerv3-seed2"]),
+        ("--agent.penalty.posterior 0 --seeds 0 1", ["dreamerv3-seed0", "dreamerv3-seed1"]),
+    ],
+)
+def test_runs_of_several_seeds_and_methods(arguments, folders):
+    members = cli.parse_train(["walker-run", *split(arguments)]).members
+    assert [member.folder.as_posix() for member in members] == [f"runs/walker-run/{x}" for x in folders]
+    for member in members:
+        method, seed = member.name.split("-seed")
+        penalty = {"posterior": 0.5 if method == "gpld" else 0.0}
+        expected = override(Config("walker-run"), {"seed": int(seed), "agent": {"penalty": penalty}})
+        assert member.config == expected
+
+
+def test_several_runs_are_beside_each_other_in_the_folder_named():
+    members = cli.parse_train(split("walker-run --seeds 1 2 --out here/there")).members
+    assert [member.folder.as_posix() for member in members] == [
+        "here/there/gpld-seed1",
+        "here/there/gpld-seed2",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--seeds 0-4", "seeds: '0-4' is not allowed; it must be numbers, or ranges such as 0..4"),
+        ("--seeds 4..0", "seeds: '4..0' is not allowed; it must be numbers, or ranges such as 0..4"),
+        ("--seeds 0..4 2", "seeds: 2 is named twice"),
+        ("--seeds 1 --seed 2", "seed: 2 is not allowed beside seeds; name it among them"),
+        ("--seeds 5000000000", "seed: 5000000000 is not allowed; it must be in [0, 4294967295]"),
+        ("--devices -1", "devices: -1 is not allowed; it must be at least 0"),
+        (
+            "--method both --agent.penalty.posterior 0",
+            "agent.penalty.posterior: 0.0 is not allowed with method gpld; it or agent.penalty.prior must be "
+            "above 0",
+        ),
+    ],
+)
+def test_mistakes_in_several_runs(trained, capsys, arguments, message):
+    assert cli.main(["train", "walker-run", *split(arguments)]) == 2
+    assert capsys.readouterr().err == f"gpld train: {message}\n"
+    assert trained == []
+
+
+def test_several_runs_are_trained_together_and_summed_up(monkeypatch, capsys, tmp_path):
+    asked = []
+
+    def train_all(members, *, devices):
+        asked.append((members, devices))
+        return [Result(member.folder, 100, finished=True) for member in members]
+
+    monkeypatch.setattr("gpld.training.train_all", train_all)
+    monkeypatch.setattr("gpld.training.summary.show_all", asked.append)
+    arguments = ["walker-walk", "--preset", "cpu", "--seeds", "0", "1", "--devices", "2"]
+    assert cli.main(["train", *arguments, "--out", str(tmp_path)]) == 0
+    (members, devices), shown = asked
+    assert ([member.name for member in members], devices) == (["gpld-seed0", "gpld-seed1"], 2)
+    assert shown == members
+
+
+@pytest.mark.parametrize(
     ("arguments", "words"),
     [
         ([], ["task: ''", "a task of the DeepMind Control suite"]),

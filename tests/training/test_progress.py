@@ -169,3 +169,24 @@ def test_the_end_of_a_run_gives_the_terminal_back(clock):
         raise KeyboardInterrupt
     assert sys.stdout is before
     assert screen.file.getvalue().rstrip().endswith("\x1b[?25h")  # the cursor is visible again
+
+
+def test_a_population_shows_its_methods_and_the_speed_of_all(clock, plain):
+    labels = ["gpld", "gpld", "dreamerv3"]
+    progress = Progress(10_000, "title", labels=labels, start=100, updates=7, console=plain, clock=clock)
+    assert progress.facts()["updates"] == "7 in each of 3 runs"
+    for i in range(11):
+        values = [
+            {"eval/return": 10.0 * run + i, "eval/episodes": 3.0, "loss/total": 1.0} for run in range(3)
+        ]
+        values[1]["updates/skipped"] = 2.0
+        progress.update(env_steps=100 + 40 * i, updates=7 + 5 * i, values=values)
+        clock.now += 2.0
+    facts = progress.facts()
+    assert facts["env steps"] == "500 of 10,000 (5%) in each of 3 runs"
+    assert facts["speed"] == "60 env steps/s, 7.5 updates/s of all runs"
+    assert facts["time"] == "0:00:22 passed, 0:07:55 left"
+    assert facts["evaluation return"] == "gpld 15.0 (10.0 to 20.0), dreamerv3 30.0 (mean of 3 episodes)"
+    assert facts["skipped updates"] == "2 (not finite)"
+    assert "losses" not in facts
+    assert "training return" not in facts

@@ -1,4 +1,5 @@
 import io
+import json
 import shlex
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 from rich.console import Console
 
-from gpld import cli
+from gpld import cli, population
 from gpld.config import Config, load, override
 from gpld.training import film, summary
 from tests.training.helpers import tiny
@@ -147,6 +148,38 @@ def test_a_picture_that_cannot_be_written_fails_nothing(small_run, no_film, chan
     text = shown(load(small_run / "config.json"), small_run)
     assert "no picture of the curve: [Errno 28] No space left on device: 'curve.png'" in text
     assert "What to try next" in text
+
+
+def write_evaluations(member, returns):
+    member.folder.mkdir(parents=True)
+    lines = [{"env_steps": 100 * i, "updates": i, "eval/return": x} for i, x in enumerate(returns, start=1)]
+    (member.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_several_runs_show_a_curve_and_a_result_of_each_method(tmp_path, chance):
+    members = population.members(tiny(), [0, 1], ["gpld", "dreamerv3"], tmp_path)
+    for member, returns in zip(members, ([1, 20, 40], [3, 40, 60], [0, 0, 10], [0, 0, 30]), strict=True):
+        write_evaluations(member, returns)
+    console = Console(record=True, width=80, file=io.StringIO())
+    summary.show_all(members, console)
+    text = console.export_text()
+    assert text.index("GPLD-DreamerV3, seeds 0, 1") < text.index("cartpole-balance, DreamerV3, seeds 0, 1")
+    line = "mean return of the last 3 evaluations (3 episodes each)"
+    assert f"{line}: 27.3, std 7.0 over 2 seeds (20.3, 34.3)" in text
+    assert f"{line}: 6.7, std 3.3 over 2 seeds (3.3, 10.0)" in text
+    assert "last 50" in text  # of the mean curve
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert f"gpld eval {members[0].folder} --episodes 20 --video" in text
+
+
+def test_several_runs_without_evaluations_still_say_what_to_do(tmp_path):
+    members = population.members(tiny(), [0, 1], ["gpld"], tmp_path)
+    for member in members:
+        write_evaluations(member, [])
+    console = Console(record=True, width=80, file=io.StringIO())
+    summary.show_all(members, console)
+    assert "What to try next" in console.export_text()
+    assert not (tmp_path / "curve.png").exists()
 
 
 # The next commands
