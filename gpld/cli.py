@@ -227,6 +227,20 @@ def parse_profile(arguments: Sequence[str], beneath: Sequence[str] = ()) -> Prof
     return options
 
 
+def sensitivity(arguments: Sequence[str]) -> int:
+    """Measure how much a trained agent's latent distributions change when their inputs are moved a little."""
+    from gpld.analysis import commands
+
+    return commands.sensitivity(arguments, str(sensitivity.__doc__))
+
+
+def quality(arguments: Sequence[str]) -> int:
+    """Measure how well a trained agent's world model predicts, by how far it looks ahead."""
+    from gpld.analysis import commands
+
+    return commands.quality(arguments, str(quality.__doc__))
+
+
 def theory(arguments: Sequence[str]) -> int:
     """Draw the figures that lead from tables of transitions to the penalty: docs/theory.md explains them."""
     from gpld.theory import command
@@ -298,6 +312,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
     "eval": evaluate,
     "profile": profile,
+    "sensitivity": sensitivity,
+    "quality": quality,
     "theory": theory,
     "study": study,
     "report": report,
