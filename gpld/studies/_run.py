@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.live import Live
@@ -42,6 +42,7 @@ class RunOptions:
     ray: RayOptions = field(default_factory=RayOptions)
 
 
+@runtime_checkable
 class Runner(Protocol):
     """Groups at work somewhere."""
 

@@ -20,6 +20,11 @@ SAVE_SECONDS = 75.0
 """Time that a worker has to save before it is killed."""
 
 
+def worker_command(folder: Path, group: Group) -> list[str]:
+    """What starts a worker."""
+    return [sys.executable, "-m", "gpld.studies._worker", str(folder), group.name]
+
+
 class Supervisor:
     """Runs the worker of one group, in a process of its own, until it ends by itself or is stopped."""
 
@@ -68,7 +73,7 @@ class Supervisor:
 
     def _attempt(self, log: IO[str]) -> int:
         # A session of its own, lest Ctrl-C reaches it too; and no SIGUSR2, which Slurm sends to everyone.
-        command = [sys.executable, "-m", "gpld.studies._worker", str(self._folder), self._group.name]
+        command = worker_command(self._folder, self._group)
         shielded = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *command]
         self._process = subprocess.Popen(
             shielded,

@@ -1,0 +1,55 @@
+"""A finished `smoke` study for all tests of studies."""
+
+import fcntl
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="session")
+def cached():
+    """Environment of a process that shares the tests' compiled programs."""
+    return os.environ | {
+        "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        "PYTHONPATH": str(ROOT),
+    }
+
+
+@pytest.fixture(scope="session")
+def gpld(cached):
+    """Runs a `gpld` command; what it printed."""
+
+    def run(*arguments, status=0, within=500):
+        command = [sys.executable, "-m", "gpld", *map(str, arguments)]
+        done = subprocess.run(
+            command, env=cached, capture_output=True, text=True, timeout=within, cwd=ROOT, check=False
+        )
+        assert done.returncode == status, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def smoke(gpld, tmp_path_factory):
+    """The folder of the study `smoke`, run on this machine, with its report."""
+    # One for all processes that share the tests: whoever comes first makes it, and the others wait.
+    shared = "PYTEST_XDIST_WORKER" in os.environ
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if shared else base) / "studies" / "smoke"
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "report.html").exists():
+            output = gpld("study", "run", "smoke", "--out", folder)
+            assert "8 runs in 2 groups" in output
+            assert output.splitlines()[-1] == "8 done"
+            assert gpld("study", "report", "smoke", "--out", folder).strip() == str(folder / "report.html")
+    return folder

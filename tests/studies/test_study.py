@@ -1,0 +1,197 @@
+import dataclasses
+
+import pytest
+
+from gpld import studies
+from gpld.config import ConfigError, flat
+from gpld.population import PER_RUN
+from gpld.studies import _study
+from gpld.tasks import DMC, LOCOMOTION, PROPRIO, QUADRUPED
+from tests.studies.helpers import TEXT, small
+
+NAMES = {
+    "proprio",
+    "locomotion",
+    "quadruped",
+    "pixels",
+    "ablation-rho-posterior",
+    "ablation-rho-prior",
+    "ablation-lambda",
+    "ablation-decay",
+    "ablation-estimator",
+    "warm-start",
+    "cost",
+    "sensitivity",
+    "smoke",
+}
+ABLATION_TASKS = ("walker-run", "hopper-hop", "cheetah-run")
+
+
+def runnable():
+    return [name for name in studies.names() if not studies.get(name).missing]
+
+
+def settings(name, *options):
+    """What the methods of a study set some options of the penalty to."""
+    study = studies.get(name)
+    configs = {method: study.config(study.tasks[0], method, 0) for method in study.methods}
+    return {
+        method: tuple(getattr(c.agent.penalty, option) for option in options) for method, c in configs.items()
+    }
+
+
+def test_the_papers_studies_are_all_there():
+    assert set(studies.names()) == NAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "tasks", "env_steps"),
+    [
+        ("proprio", PROPRIO, (1_000_000, 2_000_000)),
+        ("locomotion", LOCOMOTION, (1_000_000,)),
+        ("quadruped", QUADRUPED, (4_000_000,)),
+        ("pixels", DMC, (1_000_000,)),
+        ("ablation-lambda", ABLATION_TASKS, (1_000_000,)),
+    ],
+)
+def test_tasks_steps_and_seeds_are_the_papers(name, tasks, env_steps):
+    study = studies.get(name)
+    assert study.tasks == tasks
+    assert study.env_steps == env_steps
+    assert study.seeds == (0, 1, 2, 3, 4)
+
+
+def test_methods_and_ablations_are_the_papers():
+    assert settings("proprio", "posterior", "prior", "rho", "schedule", "scale", "floor") == {
+        "DreamerV3": (0.0, 0.0, 0.5, "sqrt", 1000.0, 0.001),
+        "GPLD-DreamerV3": (0.5, 0.0, 0.5, "sqrt", 1000.0, 0.001),
+    }
+    off = {"DreamerV3": (0.0, 0.0)}
+    posterior, prior = (
+        settings(f"ablation-rho-{side}", "posterior", "prior", "rho") for side in ("posterior", "prior")
+    )
+    assert [posterior[f"rho {rho:g}"] for rho in (0.25, 0.5, 0.75, 1)] == [
+        (0.5, 0.0, rho) for rho in (0.25, 0.5, 0.75, 1.0)
+    ]
+    assert [prior[f"rho {rho:g}"] for rho in (0.25, 0.5, 0.75, 1)] == [
+        (0.0, 0.5, rho) for rho in (0.25, 0.5, 0.75, 1.0)
+    ]
+    pairs = [(0.25, 0.0), (0.5, 0.0), (0.0, 0.5), (0.25, 0.25), (0.5, 0.5), (0.75, 0.75)]
+    weights = {f"({a:g}, {b:g})": (a, b) for a, b in pairs}
+    assert settings("ablation-lambda", "posterior", "prior") == off | weights
+    assert set(settings("ablation-decay", "schedule").values()) == {("sqrt",), ("none",)}
+    assert set(settings("ablation-estimator", "estimator", "scaling").values()) == {
+        (estimator, scaling) for estimator in ("probes", "exact") for scaling in ("sampled", "all")
+    }
+
+
+@pytest.mark.parametrize("name", sorted(NAMES - {"ablation-estimator"}))
+def test_studies_of_the_paper_use_the_authors_scaling_and_say_so(name):
+    study = studies.get(name)
+    assert "paper" in study.presets
+    text = (_study._definitions() / f"{name}.toml").read_text()
+    assert "authors' scaling of the penalty" in text
+    if not study.missing:
+        assert set(settings(name, "scaling").values()) == {("all",)}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_what_cannot_run_yet_is_refused_by_what_is_missing(name):
+    study = studies.get(name)
+    if not study.missing:
+        assert studies.plan(study).runs
+        return
+    with pytest.raises(ConfigError, match=rf"{name} needs .*{study.missing[0]}"):
+        studies.plan(study)
+
+
+@pytest.mark.parametrize("name", runnable())
+def test_groups_hold_every_run_once_and_share_all_but_what_may_differ(name):
+    study = studies.get(name)
+    plan = studies.plan(study)
+    expected = {(t, m, s) for t in study.tasks for m in study.methods for s in study.seeds}
+    runs = [(run.task, run.method, run.seed) for run in plan.runs]
+    assert len(runs) == len(expected)
+    assert set(runs) == expected
+    assert len({run.name for run in plan.runs}) == len(runs)
+    assert len({group.name for group in plan.groups}) == len(plan.groups)
+    for group in plan.groups:
+        assert len(group.runs) <= 10
+        shared = [{k: v for k, v in flat(run.config).items() if k not in PER_RUN} for run in group.runs]
+        assert all(one == shared[0] for one in shared)
+
+
+def test_the_comparison_of_a_task_is_one_program():
+    assert [len(group.runs) for group in studies.plan(studies.get("proprio")).groups] == [10] * 18
+
+
+def test_more_seeds_leave_the_names_of_runs_and_groups_as_they_were():
+    few, many = small(), small(seeds=[3, 4, 5])
+    assert {run.name for run in few.runs} < {run.name for run in many.runs}
+    assert [group.name for group in few.groups] == [group.name for group in many.groups]
+
+
+def test_a_plan_survives_its_file(tmp_path):
+    plan = small()
+    plan.write(tmp_path)
+    again = studies.read_plan(tmp_path)
+    assert again.groups == plan.groups
+    assert dataclasses.asdict(again.study) == dataclasses.asdict(plan.study)
+
+
+def test_a_users_file_is_a_study(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(TEXT)
+    study = studies.get(path)
+    assert (study.name, study.title, next(iter(study.methods))) == ("mine", "Small", "DreamerV3")
+    config = study.config("walker-walk", "half, rho 1", 4)
+    assert (config.seed, config.env_steps, config.agent.penalty.rho) == (4, 1200, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"tasks": []}, "tasks: .* at least one task"),
+        ({"seeds": [1, 1]}, "seeds: .* different seeds"),
+        ({"env_steps": [200, 100]}, "env_steps: .* rising"),
+        ({"env_steps": ["many"]}, r"env_steps\[0\]: 'many' is not of type int"),
+        ({"baseline": "nobody"}, "baseline: 'nobody' is not allowed; it must be one of its methods"),
+        ({"figures": ["pie"]}, r"figures\[0\]: 'pie' is not one of aggregate"),
+        ({"films": ["dog-run"]}, "films: .* some of its tasks"),
+        ({"speed": 3}, "speed: no such option"),
+        ({"methods": {"DreamerV3": 3}}, "DreamerV3: 3 is not a group of options"),
+        (
+            {"options": {"agent": {"penalti": {}}}},
+            "cartpole-balance, DreamerV3: agent.penalti: no such option",
+        ),
+        ({"presets": ["tiny"]}, "preset: 'tiny' is not a preset"),
+        ({"methods": {"DreamerV3": {}, "a b": {}, "a/b": {}}}, "names too much alike"),
+    ],
+)
+def test_mistakes_in_a_file_are_named(changes, message):
+    with pytest.raises(ConfigError, match=message):
+        small(**changes)
+
+
+def test_a_study_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match="did you mean proprio"):
+        studies.get("propio")
+    with pytest.raises(ConfigError, match=r"nowhere\.toml cannot be read"):
+        studies.get("nowhere.toml")
+    with pytest.raises(ConfigError, match="x is not a TOML file"):
+        _study.parse("title = ", "x")
+
+
+def test_an_estimate_is_in_proportion_to_what_was_measured():
+    whole = studies.estimate(studies.plan(studies.get("proprio")))
+    part = studies.estimate(studies.plan(studies.get("locomotion")))
+    assert (whole.runs, whole.groups) == (180, 18)
+    assert whole.updates == 180 * 499_488
+    # Ten runs in a program: a little faster than the eight that were measured at 5.5 ms.
+    assert whole.gpu_hours == pytest.approx(180 * 499_488 * 5.5e-3 * 1.1 / 3600, rel=0.1)
+    assert part.gpu_hours == pytest.approx(whole.gpu_hours / 6, rel=0.02)
+    # A finished run keeps two checkpoints of parameters, the slow value and two averages; 9.7M floats each.
+    assert whole.disk / 180 == pytest.approx(2 * 3.1 * 4 * 9.7e6, rel=0.1)
+    assert whole.disk_at_work > 10 * 1_000_000 * 2048 * 2  # the replay's h of ten runs alone
+    kept = studies.plan(dataclasses.replace(studies.get("proprio"), keep_replay=True))
+    assert studies.estimate(kept).disk > 20 * whole.disk
