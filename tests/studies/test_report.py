@@ -1,0 +1,182 @@
+"""The report in a browser: it opens, draws, toggles, sorts and plays, without a word on the console."""
+
+import io
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gpld.studies import write_report
+
+webdriver = pytest.importorskip("selenium.webdriver")
+CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+HERE = bool(CHROMIUM and DRIVER)
+pytestmark = pytest.mark.skipif(not HERE, reason="needs Debian's chromium and chromium-driver")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    # No sandbox: tests may run as root. No GPU, no network.
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1200,1600"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def page(browser, smoke):
+    browser.set_window_size(1200, 1600)
+    browser.get(f"file://{smoke / 'report.html'}")
+    yield browser
+    assert browser.get_log("browser") == []
+
+
+def find(page, selector):
+    return page.find_elements("css selector", selector)
+
+
+def click(page, selector):
+    (element,) = find(page, selector)
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", element)
+    element.click()
+
+
+def colours(element):
+    """How many colours a screenshot of an element has."""
+    picture = np.asarray(Image.open(io.BytesIO(element.screenshot_as_png)).convert("RGB"))
+    return len(np.unique(picture.reshape(-1, 3), axis=0))
+
+
+def test_every_panel_shows_something(page, smoke):
+    films = len(list(smoke.rglob("film.gif")))
+    assert len(find(page, ".chart")) == 2
+    assert len(find(page, ".film")) == films
+    assert len(find(page, "table.sortable")) == 5
+    panels = find(page, ".panel, #summary, #configs, #environment")
+    assert len(panels) == 2 + films + 5 + 3
+    for panel in panels:
+        page.execute_script("arguments[0].scrollIntoView()", panel)
+        assert panel.size["height"] > 40
+        assert colours(panel) > 10, panel.text
+
+
+def test_methods_tasks_and_seeds_are_toggled(page):
+    assert len(find(page, "#charts .mean")) == 4
+    click(page, '#methods [data-name="DreamerV3"]')
+    assert len(find(page, "#charts .mean")) == 2
+    click(page, '#tasks [data-name="cartpole-balance"]')
+    assert [chart.get_attribute("data-task") for chart in find(page, ".chart")] == ["cartpole-swingup"]
+    assert find(page, "#charts .seed") == []
+    click(page, "#seeds")
+    assert len(find(page, "#charts .seed")) == 2
+    click(page, '#runs [data-name="1"]')
+    assert len(find(page, "#charts .seed")) == 1
+    click(page, '#tasks [data-name="cartpole-swingup"]')
+    assert find(page, ".chart") == []
+    assert "No task is chosen." in find(page, "#charts")[0].text
+
+
+def test_curves_are_drawn_by_wall_clock_too(page):
+    before = find(page, "#charts .mean")[0].get_attribute("d")
+    click(page, '#axis option[value="seconds"]')
+    assert find(page, "#charts .mean")[0].get_attribute("d") != before
+    assert "wall-clock" in find(page, ".chart")[0].text
+
+
+def test_pointing_at_a_chart_reads_its_values(page):
+    chart = find(page, ".chart svg")[0]
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", chart)
+    webdriver.ActionChains(page).move_to_element(chart).perform()
+    (tip,) = find(page, "#tip")
+    assert tip.is_displayed()
+    lines = tip.text.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["DreamerV3", "GPLD-DreamerV3"]
+    assert all("(2 seeds)" in line for line in lines)
+
+
+def test_tables_are_sorted_and_totals_stay_last(page):
+    def rows():
+        body = find(page, "table.sortable tbody")[0]
+        return [row.text for row in body.find_elements("css selector", "tr")]
+
+    before = rows()
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", find(page, "table.sortable")[0])
+    second = find(page, "table.sortable thead")[0].find_elements("css selector", "button")[1]
+    second.click()
+    down = rows()
+    second.click()
+    up = rows()
+    assert down[:2] == up[:2][::-1]
+    assert before[2:] == down[2:] == up[2:]
+    assert up[0].startswith("cartpole-swingup")  # scores less
+
+
+def test_films_are_played(page):
+    if not find(page, ".film"):
+        pytest.skip("this machine cannot draw")
+    image, button = find(page, ".film img")[0], find(page, ".film .play")[0]
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
+    assert image.get_attribute("src").startswith("data:image/png")
+    button.click()
+    assert image.get_attribute("src").startswith("data:image/gif")
+    assert page.execute_script("return arguments[0].naturalWidth", image) > 100
+    button.click()
+    assert image.get_attribute("src").startswith("data:image/png")
+
+
+def test_options_of_two_runs_are_compared(page):
+    def keys():
+        return [cell.text for cell in find(page, "#diff tbody tr td:first-child")]
+
+    assert keys() == ["agent.penalty.posterior"]  # DreamerV3 against GPLD, the same seed
+    click(page, "#right option:nth-child(3)")
+    assert keys() == ["seed"]
+    click(page, "#right option:nth-child(1)")
+    assert keys() == ["They are the same."]
+
+
+def test_there_is_a_dark_and_a_light_page(page):
+    def ground():
+        return page.execute_script("return getComputedStyle(document.body).backgroundColor")
+
+    before = ground()
+    click(page, "#theme")
+    assert ground() != before
+    assert {before, ground()} == {"rgb(255, 255, 255)", "rgb(21, 24, 28)"}
+
+
+def test_it_fits_a_phone_and_paper(page):
+    page.set_window_size(500, 900)  # the narrowest that Chromium's window gets
+    page.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True},
+    )
+    assert page.execute_script("return document.documentElement.scrollWidth") <= 360
+    page.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert not any(box.is_displayed() for box in find(page, ".controls"))
+    assert find(page, ".chart")[0].is_displayed()
+    page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+def test_a_page_about_any_runs_and_about_none(browser, smoke, tmp_path):
+    browser.get(f"file://{write_report(smoke / 'runs' / 'cartpole-balance', tmp_path / 'runs.html')}")
+    assert len(find(browser, ".chart")) == 1
+    assert "4 runs on 1 tasks: cartpole-balance." in browser.page_source
+    empty = tmp_path / "begun" / "run"
+    empty.mkdir(parents=True)
+    shutil.copy(smoke / "runs" / "cartpole-balance" / "DreamerV3" / "seed0" / "config.json", empty)
+    browser.get(f"file://{write_report(tmp_path / 'begun')}")
+    text = find(browser, "main")[0].text
+    for missing in (
+        "There are no learning curves yet.",
+        "There are no scores yet.",
+        "no run has been filmed",
+    ):
+        assert missing in text
+    assert browser.get_log("browser") == []
