@@ -9,9 +9,7 @@ JSON file.
 import dataclasses
 import json
 import statistics
-import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import jax
@@ -20,13 +18,10 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from gpld import agent
+from gpld.analysis.cost import Program
 from gpld.config import Config, PenaltyConfig, with_presets
-from gpld.profiling import random_batch
 from gpld.training.provenance import provenance
-from gpld.types import Spaces
 
-WALKER = Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, 6)
 VARIANTS: dict[str, dict] = {
     "baseline": {"posterior": 0.0},
     "probes": {},
@@ -59,45 +54,15 @@ class Options:
 
 def measure(config: Config, runs: int, updates: int, repeats: int) -> dict[str, float]:
     """Milliseconds per update and run, and what compiling took."""
-    keys = jax.random.split(jax.random.key(0), runs)
-    states = jax.jit(jax.vmap(partial(agent.init, config.agent, WALKER)))(keys)
-    batches = jax.jit(jax.vmap(partial(random_batch, config, WALKER)))(keys)
-    update = jax.vmap(partial(agent.update, config.agent)) if runs > 1 else _alone(config)
-
-    @partial(jax.jit, donate_argnums=0)
-    def program(states, batches):
-        def one(_, states):
-            states, _, metrics = update(states, batches)
-            # The metrics are part of the work.
-            return states._replace(skipped=states.skipped + 0 * jnp.int32(metrics["loss/total"]))
-
-        return jax.lax.fori_loop(0, updates, one, states)
-
-    begin = time.perf_counter()
-    compiled = program.lower(states, batches).compile()
-    compile_seconds = time.perf_counter() - begin
-    states = jax.block_until_ready(compiled(states, batches))
-    times = []
-    for _ in range(repeats):
-        begin = time.perf_counter()
-        states = jax.block_until_ready(compiled(states, batches))
-        times.append(1000 * (time.perf_counter() - begin) / updates / runs)
-    usage = compiled.memory_analysis()
+    program = Program(config, runs=runs, updates=updates)
+    times = [program.time() for _ in range(repeats)]
     return {
         "ms": statistics.median(times),
         "spread": max(times) - min(times),
-        "compile_seconds": compile_seconds,
-        "temporary_GiB": usage.temp_size_in_bytes / 2**30,
-        "skipped": int(jnp.sum(states.skipped)),
+        "compile_seconds": program.compile_seconds,
+        "temporary_GiB": program.temporary / 2**30,
+        "skipped": int(jnp.sum(program.states.skipped)),
     }
-
-
-def _alone(config: Config):
-    def update(states, batches):
-        state, batch = jax.tree.map(lambda x: x[0], (states, batches))
-        return jax.tree.map(lambda x: x[None], agent.update(config.agent, state, batch))
-
-    return update
 
 
 def with_penalty(config: Config, rho: float, changes: dict) -> Config:

@@ -241,6 +241,13 @@ def quality(arguments: Sequence[str]) -> int:
     return commands.quality(arguments, str(quality.__doc__))
 
 
+def cost(arguments: Sequence[str]) -> int:
+    """Time updates with and without the penalty on this machine: the paper's table of overheads."""
+    from gpld.analysis import commands
+
+    return commands.cost(arguments, str(cost.__doc__))
+
+
 def theory(arguments: Sequence[str]) -> int:
     """Draw the figures that lead from tables of transitions to the penalty: docs/theory.md explains them."""
     from gpld.theory import command
@@ -314,6 +321,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "profile": profile,
     "sensitivity": sensitivity,
     "quality": quality,
+    "cost": cost,
     "theory": theory,
     "study": study,
     "report": report,

@@ -1,4 +1,4 @@
-"""`gpld sensitivity` and `gpld quality`: trained world models measured, in files, figures and tables."""
+"""`gpld sensitivity`, `gpld quality` and `gpld cost`: measurements in files, figures and tables."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
 
-from gpld.config import ConfigError
+from gpld.config import Config, ConfigError, with_presets
 
 if TYPE_CHECKING:
     import pandas
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Options of both commands."""
+    """Options of `gpld sensitivity` and `gpld quality`."""
 
     runs: Annotated[
         tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="")
@@ -62,13 +62,7 @@ def quality(arguments: Sequence[str], description: str) -> int:
 def _run(kind: Measurement, arguments: Sequence[str], description: str) -> int:
     """Measure the runs that the arguments name, one after the other, and show what was found."""
     options = tyro.cli(Options, prog=f"gpld {kind.name}", description=description, args=list(arguments))
-    for option, value, least in (
-        ("episodes", options.episodes, 1),
-        ("steps", options.steps, 0),
-        ("seed", options.seed, 0),
-    ):
-        if value < least:
-            raise ConfigError(f"{option}: {value} is not allowed; it must be at least {least}")
+    _check_least(options, episodes=1, steps=0, seed=0)
     import pandas
     from rich.console import Console
     from rich.progress import track
@@ -88,30 +82,90 @@ def _run(kind: Measurement, arguments: Sequence[str], description: str) -> int:
         )
         found.append(rows)
     rows = pandas.concat(found, ignore_index=True)
-    console.print(_shown(kind.table(rows)))
-    out = options.out or Path(kind.name)
-    console.print(*_save(kind.name, rows, kind.table(rows), kind.draw(rows), out), soft_wrap=True)
+    table, out = kind.table(rows), options.out or Path(kind.name)
+    console.print(_shown(table))
+    console.print(*_save(kind.name, rows, table, out, kind.draw(rows)), soft_wrap=True)
     return 0
 
 
+@dataclasses.dataclass(frozen=True)
+class CostOptions:
+    """Options of `gpld cost`."""
+
+    preset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
+    """Presets of the agent; by default 12m gpu on a GPU, nano cpu elsewhere."""
+    runs: int = 1
+    """Runs in one program."""
+    updates: int = 16
+    """Updates in one timed call."""
+    repeats: int = 10
+    """Timed calls of every setting."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")] = Path("cost")
+    """Folder for the rows (CSV) and the table (Markdown)."""
+
+
+def cost(arguments: Sequence[str], description: str) -> int:
+    """`gpld cost`."""
+    options = tyro.cli(CostOptions, prog="gpld cost", description=description, args=list(arguments))
+    _check_least(options, runs=1, updates=1, repeats=2)
+    with_presets(Config("walker-walk"), options.preset)  # a wrong name is told before anything is loaded
+    import jax
+    from rich.console import Console
+    from rich.progress import track
+
+    from gpld import machine
+    from gpld.analysis.cost import measure
+
+    machine.use_compilation_cache()
+    fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
+    presets, console = options.preset or fitting, Console()
+    console.print(f"presets {' '.join(presets)}, on {jax.devices()[0].device_kind}")
+    rows = measure(
+        with_presets(Config("walker-walk"), presets),
+        runs=options.runs,
+        updates=options.updates,
+        repeats=options.repeats,
+        progress=lambda items, what: track(items, what, console=console, transient=True),
+    )
+    console.print(_shown(rows))
+    console.print(*_save("cost", rows, rows, options.out), soft_wrap=True)
+    return 0
+
+
+def _check_least(options: object, **least: int) -> None:
+    for name, smallest in least.items():
+        value = getattr(options, name)
+        if value < smallest:
+            raise ConfigError(f"{name}: {value} is not allowed; it must be at least {smallest}")
+
+
 def _save(
-    name: str, rows: "pandas.DataFrame", table: "pandas.DataFrame", figure: "Figure", folder: Path
+    name: str,
+    rows: "pandas.DataFrame",
+    table: "pandas.DataFrame",
+    folder: Path,
+    figure: "Figure | None" = None,
 ) -> list[Path]:
+    """Rows as CSV, the table as Markdown, and the figure, if there is one, as PNG and SVG."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{name}{suffix}" for suffix in (".png", ".svg", ".csv", ".md")]
-    for path in paths[:2]:
-        figure.savefig(path)
-    rows.to_csv(paths[2], index=False, lineterminator="\n")
+    csv, markdown, *pictures = (folder / f"{name}{suffix}" for suffix in (".csv", ".md", ".png", ".svg"))
+    rows.to_csv(csv, index=False, lineterminator="\n")
     heads = list(map(str, table.columns))
     lines = [heads, ["---"] * len(heads), *(list(map(_cell, row)) for row in table.itertuples(index=False))]
-    paths[3].write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
-    return paths
+    markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
+    if figure is None:
+        return [csv, markdown]
+    for path in pictures:
+        figure.savefig(path)
+    return [csv, markdown, *pictures]
 
 
 def _shown(table: "pandas.DataFrame"):
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    shown = Table(*map(str, table.columns))
+    # Names of two words may break, numbers may not.
+    heads = [str(name).replace("_", " ") for name in table.columns]
+    shown = Table(*(Column(head, overflow="fold") for head in heads))
     for row in table.itertuples(index=False):
         shown.add_row(*map(_cell, row))
     return shown

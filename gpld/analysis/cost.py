@@ -1,0 +1,234 @@
+"""What the penalty costs: time, arithmetic, memory and kernels of an update, with and without it.
+
+Every setting is compiled for itself and warmed up. Then all of them are timed in turn, round after round, so
+that whatever else the machine does falls on all alike, and a setting's ratio is taken to the baseline of the
+same round.
+"""
+
+import dataclasses
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas
+
+from gpld import agent, results
+from gpld.config import Config, PenaltyConfig
+from gpld.profiling import random_batch
+from gpld.types import Spaces
+
+WALKER = Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, 6)
+"""What a walker observes and does: data are random, no environment is needed."""
+
+ENV_STEPS = 500_000
+"""Length of the runs whose times the paper reports."""
+
+
+class Setting(NamedTuple):
+    """A penalty: the fraction of states it sees, and its weights; all 0 for DreamerV3."""
+
+    rho: float
+    posterior: float
+    prior: float
+
+
+BASELINE = Setting(0.0, 0.0, 0.0)
+
+
+def paper_settings() -> list[Setting]:
+    """The twelve of the paper's table."""
+    rows = results.paper_cost()[["rho", "posterior", "prior"]]
+    return [Setting(*map(float, row)) for row in rows.itertuples(index=False)]
+
+
+def with_penalty(config: Config, setting: Setting, **changes: Any) -> Config:
+    """`config` with another penalty, whose other options are the defaults or `changes`."""
+    weights = {"posterior": setting.posterior, "prior": setting.prior}
+    penalty = dataclasses.replace(PenaltyConfig(rho=setting.rho or 0.5), **weights, **changes)
+    return dataclasses.replace(config, agent=dataclasses.replace(config.agent, penalty=penalty))
+
+
+class Program:
+    """Some updates of some runs as one compiled program, ready to be timed."""
+
+    def __init__(self, config: Config, spaces: Spaces = WALKER, *, runs: int = 1, updates: int = 16):
+        keys = jax.random.split(jax.random.key(0), runs)
+        self.runs, self.updates = runs, updates
+        self.states = jax.jit(jax.vmap(partial(agent.init, config.agent, spaces)))(keys)
+        self._batches = jax.jit(jax.vmap(partial(random_batch, config, spaces)))(keys)
+        program = partial(
+            _updates, jax.vmap(partial(agent.update, config.agent)) if runs > 1 else _alone(config)
+        )
+        begin = time.perf_counter()
+        jitted = jax.jit(program, static_argnums=0, donate_argnums=1)
+        self.compiled = jitted.lower(updates, self.states, self._batches).compile()
+        self.compile_seconds = time.perf_counter() - begin
+        one = jax.tree.map(lambda x: x[0], (self.states, self._batches))
+        self.flops = matrix_flops(jax.make_jaxpr(partial(agent.update, config.agent))(*one).jaxpr)
+        """Of the matrix products of one update of one run."""
+        self.time()
+
+    def time(self) -> float:
+        """Milliseconds per update and run, of one call."""
+        begin = time.perf_counter()
+        self.states = jax.block_until_ready(self.compiled(self.states, self._batches))
+        return 1000 * (time.perf_counter() - begin) / self.updates / self.runs
+
+    @property
+    def temporary(self) -> int:
+        """Bytes of memory that it needs besides states and data."""
+        usage = self.compiled.memory_analysis()
+        return int(usage.temp_size_in_bytes) if usage else 0
+
+    @property
+    def kernels(self) -> float:
+        """Operations that the compiled program starts, per update of all runs."""
+        return kernel_count(self.compiled.as_text() or "") / self.updates
+
+
+def _updates(
+    update: Callable[..., Any], updates: int, states: agent.AgentState, batches: Any
+) -> agent.AgentState:
+    def one(_: Any, states: agent.AgentState) -> agent.AgentState:
+        states, _, metrics = update(states, batches)
+        # The metrics are part of the work.
+        return states._replace(skipped=states.skipped + 0 * jnp.int32(metrics["loss/total"]))
+
+    return jax.lax.fori_loop(0, updates, one, states)
+
+
+def _alone(config: Config) -> Callable[..., Any]:
+    """One run without the machinery for several."""
+
+    def update(states: agent.AgentState, batches: Any) -> Any:
+        state, batch = jax.tree.map(lambda x: x[0], (states, batches))
+        return jax.tree.map(lambda x: x[None], agent.update(config.agent, state, batch))
+
+    return update
+
+
+def matrix_flops(jaxpr: Any) -> int:
+    """Multiplications and additions in the matrix products of a program, through all turns of its loops."""
+    total = 0
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "dot_general":
+            (contracted, _), _ = equation.params["dimension_numbers"]
+            shape = equation.invars[0].aval.shape
+            products = math.prod(equation.outvars[0].aval.shape)
+            total += 2 * products * math.prod(shape[axis] for axis in contracted)
+        else:
+            times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+            if "grid_mapping" in equation.params:  # a kernel, once for each place of its grid
+                times = math.prod(equation.params["grid_mapping"].grid)
+            total += times * sum(matrix_flops(inner) for inner in _inner(equation.params.values()))
+    return total
+
+
+def _inner(values: Iterable[Any]) -> list[Any]:
+    """Programs among the parameters of an operation."""
+    found = []
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            found += _inner(value)
+        elif hasattr(value, "eqns"):
+            found.append(value)
+        elif hasattr(value, "jaxpr"):
+            found.append(value.jaxpr)
+    return found
+
+
+_NO_KERNEL = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "partition-id"),
+    *("while", "call", "conditional", "iota", "replica-id", "opt-barrier"),
+}
+_LINE = re.compile(r"^\s*(?:ROOT )?%?[\w.\-]+ = .*? ([a-z][a-z\-]*)\(", re.M)
+
+
+def kernel_count(text: str) -> int:
+    """Operations that a compiled program starts, from its text; loops of unknown length count once."""
+    bodies = dict(re.findall(r"^(?:ENTRY )?%?([\w.\-]+) \(.*?\{\n(.*?)^\}", text, re.M | re.S))
+    entry = re.search(r"^ENTRY %?([\w.\-]+) ", text, re.M)
+
+    def count(name: str) -> int:
+        total = 0
+        for line in bodies[name].splitlines():
+            found = _LINE.match(line)
+            if found is None:
+                continue
+            total += found[1] not in _NO_KERNEL
+            trips = re.search(r"known_trip_count[^\d]*(\d+)", line)
+            for called in re.findall(r"(?:body|to_apply|branch_computations)=\{?%?([\w.\-]+)", line):
+                if found[1] in ("while", "call", "conditional"):
+                    total += count(called) * (int(trips[1]) if trips else 1)
+        return total
+
+    return count(entry[1]) if entry else 0
+
+
+def updates_in(config: Config, env_steps: int) -> float:
+    """Updates that a run of this length makes."""
+    replayed = config.replay.batch * config.replay.length
+    return env_steps / config.env.action_repeat * config.replay.train_ratio / replayed
+
+
+def measure(
+    config: Config,
+    settings: Sequence[Setting] | None = None,
+    *,
+    runs: int = 1,
+    updates: int = 16,
+    repeats: int = 10,
+    progress: Callable[[list[Any], str], Iterable[Any]] = lambda items, what: items,
+) -> pandas.DataFrame:
+    """The paper's table of overheads on this machine: a row for the baseline and one for every setting.
+
+    `ratio` and `ratio_std` are the mean and standard deviation over rounds of a setting's time to the
+    baseline's; `ms` is the median time of an update and run, `spread` the range of all but its slowest tenth;
+    `seconds_more` is what the mean ratio adds to all updates of a run of `ENV_STEPS`. `gflop` are those of
+    one update's matrix products, `temporary_mib` the program's memory besides its states, `kernels` the
+    operations that it starts per update. `paper` is the ratio that the paper reports.
+    """
+    settings = paper_settings() if settings is None else settings
+    compiled: dict[tuple, Program] = {}
+    for setting in progress([BASELINE, *settings], "compile"):
+        if _kind(setting) not in compiled:
+            program = Program(with_penalty(config, setting), runs=runs, updates=updates)
+            compiled[_kind(setting)] = program
+    times = np.array(
+        [
+            [compiled[_kind(setting)].time() for setting in (BASELINE, *settings)]
+            for _ in progress(list(range(repeats)), "time")
+        ]
+    )
+    total = updates_in(config, ENV_STEPS)
+    paper = dict(zip(paper_settings(), results.paper_cost()["ratio"], strict=True)) | {BASELINE: 1.0}
+    rows = []
+    for setting, column in zip((BASELINE, *settings), times.T, strict=True):
+        program, ratios = compiled[_kind(setting)], column / times[:, 0]
+        rows.append(
+            {
+                **setting._asdict(),
+                "ratio": ratios.mean(),
+                "ratio_std": ratios.std(),
+                "ms": np.median(column),
+                "spread": np.quantile(column, 0.9) - column.min(),
+                "seconds_more": (ratios.mean() - 1) * np.median(times[:, 0]) / 1000 * total,
+                "gflop": program.flops / 1e9,
+                "temporary_mib": program.temporary / 2**20,
+                "kernels": program.kernels,
+                "compile_seconds": program.compile_seconds,
+                "paper": paper.get(setting, math.nan),
+            }
+        )
+    return pandas.DataFrame(rows)
+
+
+def _kind(setting: Setting) -> tuple[float, bool, bool]:
+    """What decides the program: weights are arrays, and only whether they are zero is compiled in."""
+    return setting.rho, setting.posterior > 0, setting.prior > 0
