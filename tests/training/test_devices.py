@@ -1,0 +1,77 @@
+"""Runs on several devices are those on one."""
+
+import os
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from gpld.config import ConfigError
+from gpld.training import _devices, train_all
+from tests.training.helpers import ROOT, Pole, arrays_of, lines
+from tests.training.on_devices import members
+
+
+def run(folder, *specs, devices=4, **more):
+    """Train in a process that has several simulated devices."""
+    environment = (
+        os.environ
+        | more
+        | {
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
+            "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
+        }
+    )
+    command = [sys.executable, "-m", "tests.training.on_devices", str(folder), *specs]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Four runs spread over four devices, one run whose batches four share, and four on this one."""
+    folder = tmp_path_factory.mktemp("devices")
+    process = run(folder, "spread=4x4", "shared=1x4")
+    train_all(members(folder / "one", 4), task=Pole)
+    train_all(members(folder / "alone", 1), task=Pole)
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert '["spread", 4, [true, true, true, true]]' in said
+    assert '["shared", 4, [true]]' in said
+    assert "on each of 4 devices" in said
+    return folder
+
+
+def assert_agree(one, two):
+    """Every line of metrics, and all arrays at the end."""
+    for ours, theirs in zip(one, two, strict=True):
+        assert len(lines(ours.folder)) > 15
+        for x, y in zip(lines(ours.folder), lines(theirs.folder), strict=True):
+            assert x == pytest.approx(y, rel=1e-3, abs=1e-4)
+    ours, theirs = arrays_of(one, Pole), arrays_of(two, Pole)
+    assert ours.keys() == theirs.keys()
+    for path, values in ours.items():
+        if "model" in path or "replay" in path:
+            np.testing.assert_allclose(values.astype(float), theirs[path].astype(float), rtol=0, atol=1e-3)
+
+
+def test_runs_spread_over_devices_are_those_on_one(trained):
+    assert_agree(members(trained / "spread", 4), members(trained / "one", 4))
+
+
+def test_a_run_whose_batches_are_shared_is_that_on_one_device(trained):
+    assert_agree(members(trained / "shared", 1), members(trained / "alone", 1))
+
+
+def test_devices_that_are_not_there_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="devices: 3 is not allowed; JAX has 1 here"):
+        train_all(members(tmp_path, 2), task=Pole, devices=3)
+
+
+def test_one_device_needs_no_mesh():
+    assert _devices.mesh_for(4, 16, 0) is None
+    assert _devices.mesh_for(1, 16, 1) is None
