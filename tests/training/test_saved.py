@@ -51,6 +51,16 @@ def test_the_newest_checkpoint_is_loaded_without_a_replay_or_environment(tmp_pat
     assert all((np.asarray(leaf) == 200).all() for leaf in leaves)
 
 
+def test_the_checkpoint_of_a_step_is_loaded_and_no_other(tmp_path):
+    folder = write(tmp_path / "run", steps=(100, 200))
+    assert saved.steps(folder) == [100, 200]
+    found = saved.load(folder, 100)
+    assert (found.env_steps, found.updates) == (100, 700)
+    assert all((np.asarray(leaf) == 100).all() for leaf in jax.tree.leaves(found.model))
+    with pytest.raises(CheckpointError, match=r"has no checkpoint of step 150; it has 100, 200"):
+        saved.load(folder, 150)
+
+
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, caplog):
     folder = write(tmp_path / "run", steps=(100, 200))
     data = max((folder / "checkpoints" / f"{200:012d}").rglob("d/*"), key=lambda path: path.stat().st_size)
