@@ -11,12 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from gpld import behavior, world_model
+from gpld import behavior, kernels, world_model
 from gpld.behavior import DreamNoise, Normalizer, PolicyHead
 from gpld.config import AgentConfig
 from gpld.distributions import twohot_mean
-from gpld.nets import Head, joint_linear
-from gpld.optimizer import laprop
+from gpld.nets import Head, aligned, joint_linear
+from gpld.optimizer import laprop, tensor_norms
 from gpld.types import Batch, Latent, Spaces
 from gpld.world_model import PenaltyNoise, WorldModel
 
@@ -117,7 +117,8 @@ def act(
     uniform = jax.random.uniform(latent_key, carry.latent.z.shape)
     dynamics = model.world.dynamics
     latent = world_model.step_posterior(dynamics, carry.latent, e, carry.action, is_first, uniform)
-    policy = model.policy(latent.h, dynamics.one_hot(latent.z, latent.h.dtype))
+    feature = jnp.concatenate([latent.h, dynamics.one_hot(latent.z, latent.h.dtype)], axis=-1)
+    policy = model.policy(feature)
     return Carry(latent, policy.sample(model.policy.draw_noise(is_first.shape, key=action_key)))
 
 
@@ -157,8 +158,11 @@ def loss(
     penalties = world_model.penalties(config, model.world.dynamics, prediction, noise.penalty)
 
     flat = [x.reshape(-1, x.shape[-1]) for x in (seen.h, seen.z)]
-    dream = behavior.imagine(model.world.dynamics, model.policy, *flat, noise.dream, unroll=config.unroll)
-    scores = _score_dream(model, state.slow_value, dream)
+    fused = kernels.chosen(config, flat[0].shape[0])
+    dream = behavior.imagine(
+        model.world.dynamics, model.policy, *flat, noise.dream, unroll=config.unroll, fused=fused
+    )
+    scores = _score_dream(model, state.slow_value, dream, fused=fused)
     dreamt = behavior.dream_losses(config.behavior, state.normalizer, state.hyper.entropy, **scores)
 
     value_first, slow_first = joint_linear([model.value.first, state.slow_value.first], seen.h, seen.z)
@@ -190,18 +194,31 @@ def loss(
     return total, LossOutput(latents, dreamt.normalizer, metrics)
 
 
-def _score_dream(model: Model, slow_value: Head, dream: behavior.Dream) -> dict[str, PyTree]:
+def _score_dream(model: Model, slow_value: Head, dream: behavior.Dream, *, fused: bool) -> dict[str, PyTree]:
     """Evaluate all heads on a dream. Only policy and value learn from it."""
     reward, cont, slow = jax.lax.stop_gradient((model.world.reward, model.world.cont, slow_value))
-    first = joint_linear([reward.first, cont.first, slow.first], dream.h, dream.z)
-    policy_first, value_first = joint_linear([model.policy.first, model.value.first], dream.h, dream.z)
+    # XLA would merge these products with those on replayed states, and then copy their results apart.
+    reward, cont, slow, value = jax.lax.optimization_barrier((reward, cont, slow, model.value))
+    reward, slow, value = aligned(reward), aligned(slow), aligned(value)
+    shape = dream.feature.shape[:2]
+    rows = dream.feature.reshape(shape[0] * shape[1], -1)
+
+    def by_state(tree: PyTree) -> PyTree:
+        return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), tree)
+
+    def mean(logits: Float[Array, "SN bins"]) -> Float[Array, "S N"]:
+        return by_state(twohot_mean(logits, fused=fused))
+
+    value_logits = value(rows, fused=fused)
     return {
-        "reward": twohot_mean(reward.finish(first[0])),
-        "cont": jax.nn.sigmoid(cont.finish(first[1])[..., 0].astype(jnp.float32)),
-        "slow_logits": slow.finish(first[2]),
+        "reward": mean(reward(rows, fused=fused)),
+        "cont": by_state(jax.nn.sigmoid(cont(rows, fused=fused)[:, 0].astype(jnp.float32))),
         "action": dream.action,
-        "policy": model.policy.finish(policy_first[:-1]),
-        "value_logits": model.value.finish(value_first),
+        # All states but the last act.
+        "policy": jax.tree.map(lambda x: x[:-1], by_state(model.policy(rows, fused=fused))),
+        "value_logits": by_state(value_logits),
+        "value": mean(value_logits),
+        "slow_value": mean(slow(rows, fused=fused)),
     }
 
 
@@ -220,8 +237,10 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
     model = eqx.apply_updates(state.model, steps)
     slow_value = follow(state.slow_value, model.value, config.behavior.slow_rate)
 
-    norms = {"norm/gradient": _norm(grads), "norm/update": _norm(steps), "norm/parameters": _norm(model)}
-    finite = jnp.isfinite(total + norms["norm/gradient"] + norms["norm/parameters"])
+    trees = {"gradient": grads, "update": steps, "parameters": state.model}
+    norms = {f"norm/{name}": _norm(tree) for name, tree in trees.items()}
+    # Parameters were finite, and stay so if what is added to them is.
+    finite = jnp.isfinite(total + norms["norm/gradient"] + norms["norm/update"])
     old = (state.model, state.slow_value, state.optimizer, state.normalizer)
     new = (model, slow_value, optimizer, out.normalizer)
     model, slow_value, optimizer, normalizer = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
@@ -247,4 +266,4 @@ def follow(slow: PyTree, source: PyTree, rate: float) -> PyTree:
 
 
 def _norm(tree: PyTree) -> Float[Array, ""]:
-    return jnp.sqrt(sum(jnp.square(jnp.linalg.norm(x.ravel())) for x in jax.tree.leaves(tree)))
+    return jnp.linalg.norm(tensor_norms(tree))

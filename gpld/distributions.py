@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from gpld import kernels
+
 
 def symlog(x: Float[Array, "*N"]) -> Float[Array, "*N"]:
     """`sign(x) ln(1 + |x|)`: squashes large values, leaves small ones."""
@@ -33,11 +35,6 @@ def sample_classes(probs: Float[Array, "*N C"], uniform: Float[Array, "*N"]) -> 
     return jnp.sum(jnp.cumsum(probs, axis=-1)[..., :-1] <= uniform[..., None], axis=-1)
 
 
-def straight_through(probs: Float[Array, "*N C"], index: Int[Array, "*N"]) -> Float[Array, "*N C"]:
-    """One-hot sample with the gradient of the probabilities."""
-    return jax.nn.one_hot(index, probs.shape[-1]) + probs - jax.lax.stop_gradient(probs)
-
-
 def entropy(probs: Float[Array, "*N K C"]) -> Float[Array, "*N"]:
     """Entropy in nats, summed over the K variables."""
     return -jnp.sum(probs * jnp.log(probs), axis=(-2, -1))
@@ -48,7 +45,8 @@ def kl(p: Float[Array, "*N K C"], q: Float[Array, "*N K C"]) -> Float[Array, "*N
     return jnp.sum(p * (jnp.log(p) - jnp.log(q)), axis=(-2, -1))
 
 
-# Rewards and values: a softmax over bins that are spaced evenly in symlog space.
+# Rewards and values: a softmax over an odd number of bins that are spaced evenly in symlog space. If the
+# number of logits is even, the last of them is padding, and does not count.
 
 
 def symexp_bins(count: int) -> Float[Array, " bins"]:
@@ -57,12 +55,18 @@ def symexp_bins(count: int) -> Float[Array, " bins"]:
     return jnp.concatenate([half, -half[-2::-1]])
 
 
-def twohot_mean(logits: Float[Array, "*N bins"]) -> Float[Array, "*N"]:
-    """Mean of the distribution; bins of opposite sign are paired, so that uniform logits give exactly 0."""
-    count = logits.shape[-1]
-    probs = jax.nn.softmax(logits.astype(jnp.float32))
-    upper, lower = probs[..., count // 2 + 1 :], probs[..., count // 2 - 1 :: -1]
+def twohot_mean(logits: Float[Array, "*N bins"], *, fused: bool = False) -> Float[Array, "*N"]:
+    """Mean of the distribution; bins of opposite sign are paired, so that uniform logits give exactly 0.
+
+    `fused` takes a GPU kernel, through which no gradient flows.
+    """
+    count = _odd(logits)
     positive = symexp_bins(count)[count // 2 + 1 :]
+    if fused:
+        rows = jax.lax.stop_gradient(logits).reshape(-1, logits.shape[-1])
+        return kernels.twohot_mean(rows, positive).reshape(logits.shape[:-1])
+    probs = jax.nn.softmax(logits[..., :count].astype(jnp.float32))
+    upper, lower = probs[..., count // 2 + 1 :], probs[..., count // 2 - 1 :: -1]
     return jnp.sum((upper - lower) * jnp.broadcast_to(positive, upper.shape), axis=-1)
 
 
@@ -77,8 +81,9 @@ def twohot_loss(logits: Float[Array, "*N bins"], target: Float[Array, "*N"]) -> 
 
 
 def _twohot_loss_forward(logits, target):
-    wide = logits.astype(jnp.float32)
-    below, share = _neighbours(target, logits.shape[-1])
+    count = _odd(logits)
+    wide = logits[..., :count].astype(jnp.float32)
+    below, share = _neighbours(target, count)
     picked = [jnp.take_along_axis(wide, (below + i)[..., None], axis=-1)[..., 0] for i in (0, 1)]
     total = jax.nn.logsumexp(wide, axis=-1)
     return total - (1 - share) * picked[0] - share * picked[1], (logits, total, below, share)
@@ -86,12 +91,19 @@ def _twohot_loss_forward(logits, target):
 
 def _twohot_loss_backward(residuals, gradient):
     logits, total, below, share = residuals
+    width, count = logits.shape[-1], _odd(logits)
     probs = jnp.exp(logits.astype(jnp.float32) - total[..., None])
-    difference = probs - _twohot(below, share, logits.shape[-1])
+    column = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
+    difference = jnp.where(column < count, probs, 0.0) - _twohot(below, share, width)
     return (gradient[..., None] * difference).astype(logits.dtype), jnp.zeros_like(share)
 
 
 twohot_loss.defvjp(_twohot_loss_forward, _twohot_loss_backward)
+
+
+def _odd(logits: Float[Array, "*N bins"]) -> int:
+    """The number of bins."""
+    return logits.shape[-1] - 1 + logits.shape[-1] % 2
 
 
 def _neighbours(target: Float[Array, "*N"], count: int) -> tuple[Int[Array, "*N"], Float[Array, "*N"]]:

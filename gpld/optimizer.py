@@ -13,15 +13,19 @@ from jaxtyping import Array, Float, Int, PyTree
 from gpld.config import OptimizerConfig
 
 
+def tensor_norms(tree: PyTree) -> Float[Array, " leaves"]:
+    """The Euclidean norm of every tensor, in one array: one root for all is quicker than a root for each."""
+    return jnp.sqrt(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]))
+
+
 def clip_by_tensor_norm(clip: float, floor: float) -> optax.GradientTransformation:
     """Limit each tensor's gradient norm to `clip` times the tensor's own norm (at least `floor`)."""
 
     def update(grads, state, params=None):
-        def one(g, p):
-            limit = clip * jnp.maximum(floor, jnp.linalg.norm(p.ravel()))
-            return g / jnp.maximum(1.0, jnp.linalg.norm(g.ravel()) / limit)
-
-        return jax.tree.map(one, grads, params), state
+        limits = clip * jnp.maximum(floor, tensor_norms(params))
+        factors = 1 / jnp.maximum(1.0, tensor_norms(grads) / limits)
+        leaves, structure = jax.tree.flatten(grads)
+        return structure.unflatten([factors[i] * g for i, g in enumerate(leaves)]), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 

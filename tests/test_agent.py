@@ -9,7 +9,8 @@ from gpld.behavior import DreamNoise
 from gpld.config import AgentConfig, BehaviorConfig, ModelConfig, OptimizerConfig
 from gpld.types import Batch, Latent, Spaces
 from gpld.world_model import PenaltyNoise
-from gpld.world_model._rssm import _split, _split_posterior
+from gpld.world_model._recurrence import next_h
+from gpld.world_model._rssm import split, split_posterior
 from tests.golden_files import Golden, assert_close, swap
 
 
@@ -43,8 +44,9 @@ def golden_loss():
 
 def _posterior_uniform(g, model):
     dynamics = model.world.dynamics
-    posterior, e_in = _split_posterior(dynamics)
-    _, logits = posterior(swap(g["repfeat/deter"]), e_in(swap(g["tokens"])))
+    h = swap(g["repfeat/deter"])
+    first, head, e_in = split_posterior(dynamics, h.dtype)
+    logits = head.finish(first(h) + e_in(swap(g["tokens"])))
     return _uniform_for(dynamics.probs(logits), swap(jnp.argmax(g["repfeat/stoch"], -1)))
 
 
@@ -57,10 +59,10 @@ def _dream_noise(g, model):
 
     h, z, action = (reorder(g[f"imag/{k}"]) for k in ("deter", "stoch", "act"))
     dynamics = model.world.dynamics
-    policy = model.policy(h[:-1], z[:-1].reshape(*h[:-1].shape[:2], -1))
-    core, action_in = _split(dynamics)
-    next_h = core(h[:-1], z[:-1].reshape(*h[:-1].shape[:2], -1), action_in(action[:-1]))
-    probs = dynamics.probs(dynamics.prior(next_h))
+    policy = model.policy(jnp.concatenate([h, z.reshape(*h.shape[:2], -1)], -1)[:-1])
+    cell, action_in = split(dynamics, h.dtype)
+    after = next_h(cell, h[:-1], z[:-1].reshape(*h[:-1].shape[:2], -1), action_in(action[:-1]))
+    probs = dynamics.probs(dynamics.prior(after))
     return DreamNoise(_uniform_for(probs, jnp.argmax(z[1:], -1)), (action[:-1] - policy.mean) / policy.std)
 
 
@@ -162,7 +164,7 @@ def test_fresh_agent_predicts_zero_reward_and_value_and_acts_near_zero_mean():
     _, _, metrics = update(TINY, agent.init(TINY, SPACES, jax.random.key(0)), make_batch())
     assert metrics["reward/predicted_mean"] == 0
     assert metrics["value/mean"] == 0
-    policy = state.model.policy(jnp.ones((5, 16)), jnp.ones((5, 12)))
+    policy = state.model.policy(jnp.ones((5, 16 + 12)))
     assert jnp.abs(policy.mean).max() < 0.05
 
 

@@ -23,6 +23,7 @@ ROOMS = (
     "machine",
     "config",
     "penalty",
+    "kernels",
     "nets",
     "distributions",
     "optimizer",

@@ -1,12 +1,14 @@
 from typing import NamedTuple
 
 import jax
+import jax.custom_batching
 import jax.numpy as jnp
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpld.behavior._policy import PolicyHead
 from gpld.config import AgentConfig
-from gpld.world_model import Dynamics, imagine_step
+from gpld.nets import cast, unrolled
+from gpld.world_model import Dreaming, Dreams, Dynamics
 
 
 class DreamNoise(NamedTuple):
@@ -30,8 +32,8 @@ def draw_noise(config: AgentConfig, policy: PolicyHead, states: int, *, key: PRN
 class Dream(NamedTuple):
     """H steps from each of N states: S = H + 1 states, index 0 being the one it starts from."""
 
-    h: Float[Array, "S N D"]
-    z: Float[Array, "S N KC"]
+    feature: Float[Array, "S N F"]
+    """[h, z]."""
     action: Float[Array, "H N A"]
 
 
@@ -43,15 +45,42 @@ def imagine(
     noise: DreamNoise,
     *,
     unroll: int = 1,
+    fused: bool = False,
 ) -> Dream:
     """Follow the prior and the policy. No gradient flows through a dream."""
     dynamics, policy, h, z = jax.lax.stop_gradient((dynamics, policy, h, z))
-    advance = imagine_step(dynamics)
+    dreams = Dreams.of(dynamics, policy.first, h.dtype, fused=fused)
+    policy = cast(policy, h.dtype)
+    state = dreams.begin(h, z)
+    # States are written where they belong, not stacked by the scan, so that many runs need no transpose.
+    steps = noise.actions.shape[0]
+    first = _feature(state)
+    features = _write(jax.lax.empty((steps + 1, *first.shape), first.dtype), first, jnp.int32(0))
 
-    def step(state, noise):
-        action = policy(*state).sample(noise.actions)
-        state = advance(*state, action, noise.classes)
-        return state, (*state, action)
+    def step(carry, x):
+        state, features = carry
+        index, noise = x
+        action = policy.finish(dreams.read(state)).sample(noise.actions)
+        state = dreams.advance(state, action, noise.classes)
+        return (state, _write(features, _feature(state), index)), action
 
-    _, (hs, zs, actions) = jax.lax.scan(step, (h, z), noise, unroll=unroll)
-    return Dream(jnp.concatenate([h[None], hs]), jnp.concatenate([z[None], zs]), actions)
+    xs = (jnp.arange(1, steps + 1), noise)
+    (_, features), actions = jax.lax.scan(step, (state, features), xs, unroll=unrolled(steps, unroll))
+    return Dream(features, actions)
+
+
+def _feature(state: Dreaming) -> Float[Array, "N F"]:
+    return jnp.concatenate([state.h, state.z], axis=-1)
+
+
+@jax.custom_batching.custom_vmap
+def _write(rows: Float[Array, "S *shape"], row: Float[Array, "*shape"], index: Int[Array, ""]) -> Array:
+    return jax.lax.dynamic_update_index_in_dim(rows, row, index, 0)
+
+
+@_write.def_vmap
+def _write_runs(size: int, batched: list[bool], rows: Array, row: Array, index: Array) -> tuple[Array, bool]:
+    # JAX's own rule makes a scatter of it, which reads what it overwrites.
+    rows = rows if batched[0] else jnp.broadcast_to(rows, (size, *rows.shape))
+    assert batched[1:] == [True, False]
+    return jax.lax.dynamic_update_index_in_dim(rows, row, index, 1), True

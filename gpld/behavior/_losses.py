@@ -52,14 +52,15 @@ def dream_losses(
     action: Float[Array, "S-1 N A"],
     policy: Policy,
     value_logits: Float[Array, "S N bins"],
-    slow_logits: Float[Array, "S N bins"],
+    value: Float[Array, "S N"],
+    slow_value: Float[Array, "S N"],
 ) -> DreamLosses:
     """REINFORCE with normalised lambda-returns for the policy, two-hot regression to them for the value.
 
-    `policy` holds the distributions of the first S-1 states; the normaliser is updated before it is used.
+    `value` is the mean of what `value_logits` describe, `policy` the distributions of the first S-1 states.
+    The normaliser is updated before it is used.
     """
-    reward, cont, slow_logits = jax.lax.stop_gradient((reward, cont, slow_logits))
-    value, slow_value = twohot_mean(jax.lax.stop_gradient(value_logits)), twohot_mean(slow_logits)
+    reward, cont, value, slow_value = jax.lax.stop_gradient((reward, cont, value, slow_value))
     baseline = slow_value if config.slow_target else value
     discount = 1.0 if config.learned_discount else 1 - 1 / config.discount_horizon
     returns = dream_returns(reward, cont, baseline, trace=config.trace, discount=discount)

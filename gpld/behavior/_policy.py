@@ -49,7 +49,13 @@ class PolicyHead(eqx.Module):
 
     def finish(self, y: Float[Array, "*N units"]) -> Policy:
         """What follows `first`."""
-        x = self.mlp.finish(y)
+        return self._distribution(self.mlp.finish(y))
+
+    def __call__(self, feature: Float[Array, "*N F"], *, fused: bool = False) -> Policy:
+        """`feature` is [h, z]."""
+        return self._distribution(self.mlp(feature, fused=fused))
+
+    def _distribution(self, x: Float[Array, "*N units"]) -> Policy:
         names = sorted(self.outputs)
         outputs = joint_linear([self.outputs[name] for name in names], x)
         out = {name: y.astype(jnp.float32) for name, y in zip(names, outputs, strict=True)}
@@ -57,6 +63,3 @@ class PolicyHead(eqx.Module):
             return OneHot(out["logits"])
         std = self.min_std + (self.max_std - self.min_std) * jax.nn.sigmoid(out["stddev"] + 2)
         return Normal(jnp.tanh(out["mean"]), std)
-
-    def __call__(self, h: Float[Array, "*N D"], z: Float[Array, "*N KC"]) -> Policy:
-        return self.finish(*joint_linear([self.first], h, z))

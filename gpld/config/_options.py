@@ -169,7 +169,9 @@ class AgentConfig:
     compute: Literal["float32", "bfloat16"] = "float32"
     """Type of activations and matrix products; parameters, losses and probabilities are float32."""
     unroll: int = 1
-    """Steps of the recurrent scans compiled into one loop body: faster on GPUs, slower to compile."""
+    """Most steps of a recurrent scan compiled into one loop body: faster on GPUs, slower to compile."""
+    kernels: Literal["auto", "fused", "plain"] = "auto"
+    """The recurrent step in GPU kernels of ours (fused), in XLA's (plain), or what is faster here (auto)."""
 
 
 @dataclass(frozen=True)
@@ -269,16 +271,6 @@ class Config:
     def agent_steps(self) -> int:
         """Agent steps of the whole run."""
         return self.env_steps // self.env.action_repeat
-
-    @property
-    def replay_steps(self) -> int:
-        """Agent steps that replay makes room for: never more than the run takes."""
-        return min(self.replay.capacity, self.agent_steps)
-
-    @property
-    def updates_per_step(self) -> Fraction:
-        """Updates per step of all environments together; exact, and rarely a whole number."""
-        return self.env.count * self._updates_per_agent_step
 
     def updates_at(self, agent_steps: int) -> int:
         """Updates due once `agent_steps` have been taken.

@@ -1,7 +1,18 @@
 """Small layers that know nothing of reinforcement learning. Each computes in the type of its input."""
 
-from gpld.nets._deferred import deferred_scan
-from gpld.nets._layers import MLP, NORM_EPS, BlockLinear, Dense, Head, Linear, RMSNorm, joint_linear
+from gpld.kernels import NORM_EPS
+from gpld.nets._layers import (
+    MLP,
+    BlockLinear,
+    Dense,
+    Head,
+    Linear,
+    RMSNorm,
+    aligned,
+    cast,
+    joint_linear,
+    unrolled,
+)
 
 __all__ = [
     "MLP",
@@ -11,6 +22,8 @@ __all__ = [
     "Head",
     "Linear",
     "RMSNorm",
-    "deferred_scan",
+    "aligned",
+    "cast",
     "joint_linear",
+    "unrolled",
 ]

@@ -1,11 +1,15 @@
+import itertools
 from collections.abc import Sequence
+from typing import TypeVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-NORM_EPS = 1e-4
+from gpld.kernels import NORM_EPS, activate
+
+_Module = TypeVar("_Module", bound=eqx.Module)
 
 # A standard normal truncated to [-2, 2] has this inverse standard deviation.
 _TRUNCATION = 1.1368
@@ -19,10 +23,6 @@ def _initial_weight(
     return scale * _TRUNCATION * fan_in**-0.5 * jax.random.truncated_normal(key, -2.0, 2.0, shape)
 
 
-def _add_bias(y: Float[Array, "*N out"], bias: Float[Array, " out"] | None) -> Float[Array, "*N out"]:
-    return y if bias is None else y + jnp.broadcast_to(bias.astype(y.dtype), y.shape)
-
-
 class Linear(eqx.Module):
     """`x @ weight + bias` over the last axis."""
 
@@ -34,8 +34,12 @@ class Linear(eqx.Module):
         """Weights of standard deviation `scale / sqrt(inputs)`, bias zero."""
         return cls(_initial_weight(key, (inputs, outputs), inputs, scale), jnp.zeros(outputs))
 
+    def add_bias(self, y: Float[Array, "*N out"]) -> Float[Array, "*N out"]:
+        """What follows the product, for those who form it themselves."""
+        return y if self.bias is None else y + jnp.broadcast_to(self.bias.astype(y.dtype), y.shape)
+
     def __call__(self, x: Float[Array, "*N in"]) -> Float[Array, "*N out"]:
-        return _add_bias(x @ self.weight.astype(x.dtype), self.bias)
+        return self.add_bias(x @ self.weight.astype(x.dtype))
 
 
 class BlockLinear(eqx.Module):
@@ -53,8 +57,11 @@ class BlockLinear(eqx.Module):
     def __call__(self, x: Float[Array, "*N wide_in"]) -> Float[Array, "*N wide_out"]:
         blocks, inputs, outputs = self.weight.shape
         x = x.reshape(*x.shape[:-1], blocks, inputs)
-        y = jnp.einsum("...gi,gio->...go", x, self.weight.astype(x.dtype))
-        return _add_bias(y.reshape(*y.shape[:-2], blocks * outputs), self.bias)
+        axis = x.ndim - 1
+        # Not by einsum, which may swap the factors and leave the rows of x as the fastest axis.
+        y = jax.lax.dot_general(x, self.weight.astype(x.dtype), (((axis,), (1,)), ((axis - 1,), (0,))))
+        y = jnp.moveaxis(y, 0, -2).reshape(*x.shape[:-2], blocks * outputs)
+        return y if self.bias is None else y + jnp.broadcast_to(self.bias.astype(y.dtype), y.shape)
 
 
 class RMSNorm(eqx.Module):
@@ -88,7 +95,10 @@ class Dense(eqx.Module):
         """What follows the linear map."""
         return jax.nn.silu(self.norm(y))
 
-    def __call__(self, x: Float[Array, "*N in"]) -> Float[Array, "*N out"]:
+    def __call__(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N out"]:
+        """`fused` takes one GPU kernel for all that follows the product."""
+        if fused:
+            return activate(x @ self.linear.weight.astype(x.dtype), self.linear.bias, self.norm.scale)
         return self.activate(self.linear(x))
 
 
@@ -104,15 +114,21 @@ class MLP(eqx.Module):
         widths = [inputs] + [units] * depth
         return cls(tuple(Dense.init(i, o, key=k) for i, o, k in zip(widths, widths[1:], keys, strict=False)))
 
-    def finish(self, y: Float[Array, "*N units"]) -> Float[Array, "*N units"]:
-        """What follows the first layer's linear map, so that this map can be shared or split."""
-        y = self.layers[0].activate(y)
-        for layer in self.layers[1:]:
-            y = layer(y)
-        return y
+    def preactivations(self, y: Float[Array, "*N units"]) -> list[Float[Array, "*N units"]]:
+        """Outputs of all linear maps, given that of the first, so that this map can be shared or split."""
+        outputs = [y]
+        for layer, following in itertools.pairwise(self.layers):
+            outputs.append(following.linear(layer.activate(outputs[-1])))
+        return outputs
 
-    def __call__(self, x: Float[Array, "*N in"]) -> Float[Array, "*N units"]:
-        return self.finish(self.layers[0].linear(x))
+    def finish(self, y: Float[Array, "*N units"]) -> Float[Array, "*N units"]:
+        """What follows the first layer's linear map."""
+        return self.layers[-1].activate(self.preactivations(y)[-1])
+
+    def __call__(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N units"]:
+        for layer in self.layers:
+            x = layer(x, fused=fused)
+        return x
 
 
 class Head(eqx.Module):
@@ -139,8 +155,25 @@ class Head(eqx.Module):
         """What follows `first`."""
         return self.out(self.mlp.finish(y))
 
-    def __call__(self, x: Float[Array, "*N in"]) -> Float[Array, "*N out"]:
-        return self.finish(self.first(x))
+    def __call__(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N out"]:
+        return self.out(self.mlp(x, fused=fused))
+
+
+def aligned(head: Head) -> Head:
+    """A column of zeros added to an odd number of outputs, by which GPUs multiply slowly."""
+    odd = head.out.weight.shape[1] % 2
+    out = Linear(jnp.pad(head.out.weight, ((0, 0), (0, odd))), jnp.pad(head.out.bias, (0, odd)))
+    return Head(head.mlp, out)
+
+
+def cast(module: _Module, dtype: jnp.dtype) -> _Module:
+    """Matrices in the compute type: once, rather than in every step of a scan that multiplies by them."""
+    return jax.tree.map(lambda x: x.astype(dtype) if x.ndim > 1 else x, module)
+
+
+def unrolled(length: int, limit: int) -> int:
+    """How many of `length` steps to put into one loop body: at most `limit`, with no steps left over."""
+    return max(n for n in range(1, limit + 1) if length % n == 0)
 
 
 def joint_linear(linears: Sequence[Linear], *parts: Float[Array, "..."]) -> list[Float[Array, "..."]]:
@@ -157,4 +190,4 @@ def joint_linear(linears: Sequence[Linear], *parts: Float[Array, "..."]) -> list
     widths = [linear.weight.shape[1] for linear in linears]
     ends = [sum(widths[: i + 1]) for i in range(len(widths) - 1)]
     outputs = jnp.split(y, ends, axis=-1)
-    return [_add_bias(y, linear.bias) for y, linear in zip(outputs, linears, strict=True)]
+    return [linear.add_bias(y) for y, linear in zip(outputs, linears, strict=True)]

@@ -1,14 +1,17 @@
 """The world model: what a latent state is, how it follows from the last one, and what it predicts."""
 
 from gpld.world_model._decoder import Decoder
+from gpld.world_model._dreams import Dreaming, Dreams
 from gpld.world_model._encoder import Encoder
 from gpld.world_model._loss import Prediction, predict
 from gpld.world_model._model import WorldModel
 from gpld.world_model._penalty import PenaltyNoise, draw_penalty_noise, penalties, penalty_weight
-from gpld.world_model._rssm import Dynamics, Observed, imagine_step, observe, step_posterior
+from gpld.world_model._rssm import Dynamics, Observed, observe, step_posterior
 
 __all__ = [
     "Decoder",
+    "Dreaming",
+    "Dreams",
     "Dynamics",
     "Encoder",
     "Observed",
@@ -16,7 +19,6 @@ __all__ = [
     "Prediction",
     "WorldModel",
     "draw_penalty_noise",
-    "imagine_step",
     "observe",
     "penalties",
     "penalty_weight",

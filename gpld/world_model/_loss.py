@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from gpld import kernels
 from gpld.config import AgentConfig
 from gpld.distributions import bernoulli_loss, entropy, kl, twohot_loss, twohot_mean
 from gpld.nets import joint_linear
@@ -29,7 +30,14 @@ def predict(
     """Run the posterior along a batch and score everything the model predicts of it."""
     e = model.encoder(batch.obs, jnp.dtype(config.compute))
     seen = observe(
-        model.dynamics, batch.start, e, batch.prev_action, batch.is_first, uniform, unroll=config.unroll
+        model.dynamics,
+        batch.start,
+        e,
+        batch.prev_action,
+        batch.is_first,
+        uniform,
+        unroll=config.unroll,
+        fused=kernels.chosen(config, batch.reward.shape[1]),
     )
     prior_first = model.dynamics.prior.first(seen.h)
     posterior = model.dynamics.probs(seen.logits)

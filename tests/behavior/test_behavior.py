@@ -21,7 +21,7 @@ def test_golden_policy_and_value():
     model = g.agent(g.config(), Spaces.of({"x": (1,)}, g.actions)).model
     h, z = g["feat/deter"], g["feat/stoch"]
     z = z.reshape(*z.shape[:-2], -1)
-    policy = model.policy(h, z)
+    policy = model.policy(jnp.concatenate([h, z], -1))
     assert_close(model.policy.mlp(g["head_input"]), g["policy/hidden"], 1e-5, "hidden")
     assert_close(policy.mean, g["policy/mean"], 1e-5, "mean")
     assert_close(policy.std, g["policy/std"], 1e-5, "std")
@@ -67,7 +67,8 @@ def _losses(g, config, step, normalizer, **replace):
         action=x["act"][:-1],
         policy=Normal(x["mean"][:-1], x["std"][:-1]),
         value_logits=x["val_logits"],
-        slow_logits=x["slow_logits"],
+        value=twohot_mean(x["val_logits"]),
+        slow_value=twohot_mean(x["slow_logits"]),
     )
 
 

@@ -11,7 +11,8 @@ from gpld.types import Latent
 from gpld.world_model import observe, step_posterior
 from gpld.world_model._encoder import flat
 from gpld.world_model._loss import _kl_losses
-from gpld.world_model._rssm import _split, _split_posterior
+from gpld.world_model._recurrence import next_h
+from gpld.world_model._rssm import split, split_posterior
 from tests.golden_files import Golden, assert_close
 
 
@@ -40,16 +41,16 @@ def _stored(g) -> Latent:
 
 
 def _core(dynamics, h, z, action):
-    core, action_in = _split(dynamics)
-    return core(h, z.reshape(*z.shape[:-2], -1), action_in(action))
+    cell, action_in = split(dynamics, h.dtype)
+    return next_h(cell, h, z.reshape(*z.shape[:-2], -1), action_in(action))
 
 
 def test_golden_core_and_posterior_and_prior(rssm):
     g, dynamics = rssm
     h = _core(dynamics, g["in/deter"], g["in/stoch"], g["in/action"])
     assert_close(h, g["core/next_deter"], 1e-5, "h")
-    posterior, e_in = _split_posterior(dynamics)
-    _, logits = posterior(h, e_in(g["in/tokens"]))
+    first, head, e_in = split_posterior(dynamics, h.dtype)
+    logits = head.finish(first(h) + e_in(g["in/tokens"]))
     shape = g["post/logits"].shape
     assert_close(logits.reshape(shape), g["post/logits"], 1e-5, "posterior")
     assert_close(dynamics.prior(h).reshape(shape), g["prior/logits"], 1e-5, "prior")

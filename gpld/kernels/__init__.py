@@ -1,0 +1,38 @@
+"""GPU kernels for the recurrent step and for activations, written in Pallas for Triton.
+
+XLA makes some thirty kernels of a recurrent step, because a norm reduces over whole rows and cuts every
+fusion. Here each kernel begins with the norm and activation of the rows it reads and ends with whatever is
+elementwise, so that only matrix products separate one kernel from the next. Where few rows are read, doing
+the norm again for every tile of the output costs nothing; where there are many, the caller does it once.
+
+On machines without a GPU the kernels are interpreted, which is slow and serves tests.
+"""
+
+from gpld.kernels._activation import activate
+from gpld.kernels._choice import chosen
+from gpld.kernels._dream import activate_hidden, enter, gru_blocks
+from gpld.kernels._pull import Slope, pull_dense, pull_draw, pull_gates, pull_gru, pull_hidden
+from gpld.kernels._step import Activation, draw, gru, hidden
+from gpld.kernels._tiles import NORM_EPS, Part
+from gpld.kernels._twohot import twohot_mean
+
+__all__ = [
+    "NORM_EPS",
+    "Activation",
+    "Part",
+    "Slope",
+    "activate",
+    "activate_hidden",
+    "chosen",
+    "draw",
+    "enter",
+    "gru",
+    "gru_blocks",
+    "hidden",
+    "pull_dense",
+    "pull_draw",
+    "pull_gates",
+    "pull_gru",
+    "pull_hidden",
+    "twohot_mean",
+]

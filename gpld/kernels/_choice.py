@@ -1,0 +1,20 @@
+from gpld.config import AgentConfig, ConfigError
+from gpld.kernels._tiles import interpreted
+
+
+def chosen(config: AgentConfig, rows: int) -> bool:
+    """Whether to use these kernels for steps of `rows` states."""
+    if config.kernels == "plain":
+        return False
+    model = config.model
+    widths = (model.deter // model.blocks, model.hidden, model.classes, model.stoch * model.classes)
+    # Every tile's side is a power of two, and a matrix unit takes sixteen rows.
+    fits = rows % 16 == 0 and model.posterior_layers == 1 and model.units == model.hidden
+    fits &= all(width >= 16 and width & (width - 1) == 0 for width in widths)
+    if config.kernels == "fused" and not fits:
+        raise ConfigError(
+            "agent.kernels: 'fused' needs powers of two from 16 for agent.model.deter over blocks, hidden "
+            f"and classes, as many units as hidden, one posterior layer, and batches that 16 divides; got "
+            f"{widths}, {model.units}, {model.posterior_layers} and {rows}. Take 'auto'"
+        )
+    return fits and (config.kernels == "fused" or (not interpreted() and config.compute == "bfloat16"))

@@ -1,0 +1,250 @@
+"""The stages of a recurrent step, backwards: from gradients by their outputs to those by their inputs."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float
+
+from gpld.kernels._tiles import Part, Tile, call, products
+
+TILE = Tile()
+
+
+class Slope(NamedTuple):
+    """The derivative of RMS norm and SiLU at one input."""
+
+    slope: Float[Array, "N width"]
+    """Of the SiLU, times the scale."""
+    unit: Float[Array, "N width"]
+    """The normed input."""
+    inverse: Float[Array, "N 1"]
+    """What the norm multiplied by."""
+
+
+def pull_draw(
+    by_z: tuple[Float[Array, "N KC"], Float[Array, "N KC"]],
+    by_logits: Float[Array, "N KC"],
+    probs: Float[Array, "N KC"],
+    weight: Float[Array, "hidden KC"],
+    stoch: int,
+    unimix: float,
+) -> Float[Array, "N hidden"]:
+    """From gradients by classes (a sum) and by logits to that by the activations which `draw` multiplies."""
+    count, inner = probs.shape[0], weight.shape[0]
+    columns = min(inner, TILE.columns)
+
+    def kernel(by_z, by_logits, probs, weight, out):
+        classes = probs.shape[1] // stoch
+
+        def load(at):
+            p, *g, by_logit = (x[:, at].astype(jnp.float32) for x in (probs, *by_z, by_logits))
+            shape = (TILE.rows, at.size // classes, classes)
+            p, g = p.reshape(shape), (g[0] + g[1]).reshape(shape)
+            g = (1 - unimix) * p * (g - jnp.sum(p * g, axis=-1, keepdims=True))
+            return by_logit + g.reshape(by_logit.shape)
+
+        out[...] = products(load, [weight], TILE, transposed=True)[0].astype(out.dtype)
+
+    row = pl.BlockSpec((TILE.rows, probs.shape[1]), lambda n, j: (n, 0))
+    return call(
+        kernel,
+        (count // TILE.rows, inner // columns),
+        [
+            tuple((x, row) for x in by_z),
+            (by_logits, row),
+            (probs, row),
+            (weight, pl.BlockSpec((columns, weight.shape[1]), lambda n, j: (j, 0))),
+        ],
+        (
+            jax.ShapeDtypeStruct((count, inner), weight.dtype),
+            pl.BlockSpec((TILE.rows, columns), lambda n, j: (n, j)),
+        ),
+        TILE,
+    )
+
+
+def pull_gru(
+    by_active: Float[Array, "N hidden"],
+    slope: Slope,
+    by_first: Float[Array, "N hidden"],
+    by_h: Sequence[Float[Array, "N D"]],
+    weight: Float[Array, "D hidden"],
+    gates: Sequence[Float[Array, "N D"]],
+    last: Float[Array, "N D"],
+    blocks: int,
+) -> tuple[Float[Array, "N gates"], Float[Array, "N D"]]:
+    """From gradients by the posterior's first layer and by h (a sum) to those by gates and last h."""
+    count, width = last.shape
+    inner, columns = width // blocks, min(width // blocks, TILE.columns)
+    steps = inner // columns
+
+    def kernel(by_active, slope, by_first, by_h, weight, gates, last, by_gates, by_last):
+        pulled = _pulled(slope, by_active)
+        (total,) = products(
+            lambda at: pulled(at) + by_first[:, at].astype(jnp.float32), [weight], TILE, transposed=True
+        )
+        total += sum(x[...].astype(jnp.float32) for x in by_h)
+        for i, gate in enumerate(gates):
+            by_gates[:, i] = (total * gate[...].astype(jnp.float32)).astype(by_gates.dtype)
+        by_last[...] = (total * last[...].astype(jnp.float32)).astype(by_last.dtype)
+
+    tile = pl.BlockSpec((TILE.rows, columns), lambda n, g, j: (n, g * steps + j))
+    row = pl.BlockSpec((TILE.rows, weight.shape[1]), lambda n, g, j: (n, 0))
+    by_gates, by_last = call(
+        kernel,
+        (count // TILE.rows, blocks, steps),
+        [
+            (by_active, row),
+            _slope_tiles(slope, row, lambda n, g, j: (n, 0)),
+            (by_first, row),
+            [(x, tile) for x in by_h],
+            (weight, pl.BlockSpec((columns, weight.shape[1]), lambda n, g, j: (g * steps + j, 0))),
+            [(x, tile) for x in gates],
+            (last, tile),
+        ],
+        [
+            (
+                jax.ShapeDtypeStruct((count, blocks, 3, inner), weight.dtype),
+                pl.BlockSpec((TILE.rows, None, 3, columns), lambda n, g, j: (n, g, 0, j)),
+            ),
+            (jax.ShapeDtypeStruct(last.shape, weight.dtype), tile),
+        ],
+        TILE,
+    )
+    return by_gates.reshape(count, 3 * width), by_last
+
+
+def pull_gates(
+    by_gates: Float[Array, "N gates"], slope: Slope, weight: Float[Array, "G own wide"]
+) -> tuple[Float[Array, "N D"], Float[Array, "N tiles"]]:
+    """From the gradient by the gates towards that by the hidden layer.
+
+    Returns the gradient by the normed hidden layer, and the parts of its product with the normed layer.
+    """
+    blocks, inner, _ = weight.shape
+    count, columns = by_gates.shape[0], min(inner, TILE.columns)
+    steps = inner // columns
+
+    def kernel(by_gates, slope, unit, weight, out, along):
+        (total,) = products(lambda at: by_gates[:, at], [weight], TILE, transposed=True)
+        total *= slope[...].astype(jnp.float32)
+        out[...] = total.astype(out.dtype)
+        along[...] = jnp.sum(total * unit[...].astype(jnp.float32), axis=-1, keepdims=True)
+
+    tile = pl.BlockSpec((TILE.rows, columns), lambda n, g, j: (n, g * steps + j))
+    return call(
+        kernel,
+        (count // TILE.rows, blocks, steps),
+        [
+            (by_gates, pl.BlockSpec((TILE.rows, 3 * inner), lambda n, g, j: (n, g))),
+            (slope.slope, tile),
+            (slope.unit, tile),
+            (weight, pl.BlockSpec((None, columns, 3 * inner), lambda n, g, j: (g, j, 0))),
+        ],
+        [
+            (jax.ShapeDtypeStruct(slope.slope.shape, weight.dtype), tile),
+            (
+                jax.ShapeDtypeStruct((count, blocks * steps), jnp.float32),
+                pl.BlockSpec((TILE.rows, 1), lambda n, g, j: (n, g * steps + j)),
+            ),
+        ],
+        TILE,
+    )
+
+
+def pull_hidden(
+    by_unit: Float[Array, "N D"],
+    along: Float[Array, "N tiles"],
+    slope: Slope,
+    by_last: Float[Array, "N D"],
+    own: Float[Array, "G own own"],
+) -> tuple[Float[Array, "N D"], Float[Array, "N D"]]:
+    """The gradient by the hidden layer, and what it and `by_last` add to the gradient by the last h."""
+    count, width = by_last.shape
+    blocks, inner, _ = own.shape
+    columns = min(inner, TILE.columns)
+    steps = inner // columns
+
+    def kernel(block, tile, along, inverse, by_last, own, by_hidden, by_h):
+        mean = jnp.sum(along[...], axis=-1, keepdims=True) / width
+
+        def pulled(pair, at):
+            by_unit, unit = (x[:, at].astype(jnp.float32) for x in pair)
+            return inverse[...] * (by_unit - unit * mean)
+
+        by_hidden[...] = pulled(tile, slice(None)).astype(by_hidden.dtype)
+        (total,) = products(lambda at: pulled(block, at), [own], TILE, transposed=True)
+        by_h[...] = (total + by_last[...].astype(jnp.float32)).astype(by_h.dtype)
+
+    tile = pl.BlockSpec((TILE.rows, columns), lambda n, g, j: (n, g * steps + j))
+    block = pl.BlockSpec((TILE.rows, inner), lambda n, g, j: (n, g))
+    one = pl.BlockSpec((TILE.rows, 1), lambda n, g, j: (n, 0))
+    shape = jax.ShapeDtypeStruct(by_last.shape, own.dtype)
+    return call(
+        kernel,
+        (count // TILE.rows, blocks, steps),
+        [
+            ((by_unit, block), (slope.unit, block)),
+            ((by_unit, tile), (slope.unit, tile)),
+            (along, pl.BlockSpec((TILE.rows, along.shape[1]), lambda n, g, j: (n, 0))),
+            (slope.inverse, one),
+            (by_last, tile),
+            (own, pl.BlockSpec((None, columns, inner), lambda n, g, j: (g, j, 0))),
+        ],
+        [(shape, tile), (shape, tile)],
+        TILE,
+    )
+
+
+def pull_dense(
+    by_active: Part,
+    slope: Slope,
+    weight: Float[Array, "in hidden"],
+    add: Float[Array, "N in"] | None,
+    keep: Float[Array, "N 1"],
+) -> Float[Array, "N in"]:
+    """From the gradient by a layer's activations to that by its input, plus `add`, times `keep`."""
+    width, inner = weight.shape
+    count, columns = keep.shape[0], min(width, TILE.columns)
+
+    def kernel(by_active, slope, weight, add, keep, out):
+        (total,) = products(_pulled(slope, by_active), [weight], TILE, transposed=True)
+        total = total if add is None else total + add[...].astype(jnp.float32)
+        out[...] = (total * keep[...]).astype(out.dtype)
+
+    tile = pl.BlockSpec((TILE.rows, columns), lambda n, j: (n, j))
+    row = pl.BlockSpec((TILE.rows, inner), lambda n, j: (n, 0))
+    return call(
+        kernel,
+        (count // TILE.rows, width // columns),
+        [
+            (by_active.array, pl.BlockSpec((TILE.rows, inner), lambda n, j: (n, by_active.index))),
+            _slope_tiles(slope, row, lambda n, j: (n, 0)),
+            (weight, pl.BlockSpec((columns, inner), lambda n, j: (j, 0))),
+            add if add is None else (add, tile),
+            (keep, pl.BlockSpec((TILE.rows, 1), lambda n, j: (n, 0))),
+        ],
+        (jax.ShapeDtypeStruct((count, width), weight.dtype), tile),
+        TILE,
+    )
+
+
+def _slope_tiles(slope: Slope, row: pl.BlockSpec, at: Callable[..., tuple[Any, int]]) -> list[Any]:
+    return [(slope.slope, row), (slope.unit, row), (slope.inverse, pl.BlockSpec((TILE.rows, 1), at))]
+
+
+def _pulled(slope: Sequence[Any], by_active: Any) -> Callable[[Any], Float[Array, "rows depth"]]:
+    """Loads columns of a gradient, pulled through RMS norm and SiLU."""
+    steepness, unit, inverse = slope
+    product = (x[...].astype(jnp.float32) for x in (by_active, steepness, unit))
+    along = jnp.sum(math.prod(product), axis=-1, keepdims=True) / unit.shape[1]
+
+    def load(at):
+        g, steep, direction = (x[:, at].astype(jnp.float32) for x in (by_active, steepness, unit))
+        return inverse[...] * (g * steep - direction * along)
+
+    return load

@@ -1,0 +1,96 @@
+"""GPU kernels, interpreted, against plain functions. Those of the scan are tested where it is."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpld import agent, kernels
+from gpld import distributions as d
+from gpld.behavior import draw_noise, imagine
+from gpld.config import AgentConfig, BehaviorConfig, ConfigError, ModelConfig
+from gpld.nets import Dense
+from gpld.types import Spaces
+
+SIZES = ModelConfig(deter=64, blocks=2, hidden=32, stoch=4, classes=16, units=32, bins=31)
+CONFIG = AgentConfig(model=SIZES, behavior=BehaviorConfig(horizon=3))
+
+
+def noisy(tree, key):
+    """Biases and scales that are not zero and one."""
+    leaves, structure = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+    return structure.unflatten(
+        [x + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
+    )
+
+
+def test_activation_and_its_gradients():
+    layer = noisy(Dense.init(8, 32, key=jax.random.key(0)), jax.random.key(1))
+    x = jax.random.normal(jax.random.key(2), (48, 8))
+    weights = jax.random.normal(jax.random.key(3), (48, 32))
+
+    @jax.jit
+    def gradients(layer, x):
+        def total(layer, x, fused):
+            return jnp.sum(weights * layer(x, fused=fused))
+
+        return [jax.value_and_grad(total, (0, 1))(layer, x, fused) for fused in (False, True)]
+
+    plain, fused = (jax.tree.leaves(tree) for tree in gradients(layer, x))
+    for a, b in zip(plain, fused, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_twohot_mean(padding):
+    logits = 3 * jax.random.normal(jax.random.key(0), (4, 24, 31 + padding))
+    expected = d.twohot_mean(logits[..., :31])
+    # The outer bins stand for half a billion: means are sums of large numbers of both signs.
+    tolerance = {"rtol": 1e-5, "atol": 1e-6 * float(jnp.abs(expected).max())}
+    np.testing.assert_allclose(d.twohot_mean(logits, fused=True), expected, **tolerance)
+    np.testing.assert_allclose(d.twohot_mean(logits), expected, **tolerance)
+    np.testing.assert_array_equal(d.twohot_mean(jnp.zeros((8, 31 + padding)), fused=True), 0)
+
+
+def test_twohot_loss_does_not_see_padding():
+    logits, target = jax.random.normal(jax.random.key(0), (5, 31)), jnp.array([-3.0, 0, 0.5, 20, 1e6])
+    padded = jnp.pad(logits, ((0, 0), (0, 1)), constant_values=2.0)
+
+    def loss(logits):
+        return jnp.sum(jnp.arange(5.0) * d.twohot_loss(logits, target))
+
+    assert loss(padded) == loss(logits)
+    gradient = jax.grad(loss)(padded)
+    np.testing.assert_allclose(gradient[:, :31], jax.grad(loss)(logits), atol=1e-6)
+    np.testing.assert_array_equal(gradient[:, 31], 0)
+
+
+def test_dreams_are_the_same():
+    state = agent.init(CONFIG, Spaces.of({"x": (3,)}, 2), jax.random.key(0))
+    model = noisy(state.model, jax.random.key(1))
+    h = jax.random.normal(jax.random.key(2), (32, SIZES.deter))
+    z = jax.nn.one_hot(jax.random.randint(jax.random.key(3), (32, 4), 0, 16), 16).reshape(32, -1)
+    noise = draw_noise(CONFIG, model.policy, 32, key=jax.random.key(4))
+
+    def dream(fused):
+        return jax.jit(lambda *x: imagine(model.world.dynamics, model.policy, *x, fused=fused))(h, z, noise)
+
+    plain, fused = dream(False), dream(True)
+    np.testing.assert_array_equal(fused.feature[..., SIZES.deter :], plain.feature[..., SIZES.deter :])
+    np.testing.assert_allclose(fused.feature, plain.feature, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(fused.action, plain.action, rtol=1e-4, atol=1e-5)
+
+
+def test_what_does_not_fit_is_refused_only_when_asked_for():
+    fits = dataclasses.replace(CONFIG, kernels="fused")
+    assert kernels.chosen(fits, 32)
+    assert not kernels.chosen(CONFIG, 32)  # no GPU here
+    assert not kernels.chosen(dataclasses.replace(CONFIG, kernels="plain"), 32)
+    with pytest.raises(ConfigError, match=r"agent\.kernels: 'fused' needs powers of two"):
+        kernels.chosen(fits, 24)
+    odd = dataclasses.replace(SIZES, deter=96)
+    with pytest.raises(ConfigError, match=r"deter over blocks"):
+        kernels.chosen(dataclasses.replace(fits, model=odd), 32)
