@@ -63,7 +63,7 @@ class Job:
         from submitit.helpers import DelayedSubmission
 
         if self._supervisor is not None:
-            self._supervisor.stop(WARNING_SECONDS - 30)
+            self._supervisor.stop(WARNING_SECONDS - 30.0)
         return DelayedSubmission(Job(self._folder, self._group, self._retries))
 
 
