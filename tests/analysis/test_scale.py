@@ -1,0 +1,62 @@
+"""Ten thousand runs' worth of results are aggregated, tabulated and drawn in seconds."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import pandas as pd
+from gpld import results, studies
+from gpld.studies import _show
+from gpld.tasks import PROPRIO
+
+folder, runs, points = Path(sys.argv[1]), int(sys.argv[2]), 100
+study = studies.get("proprio")
+seeds = -(-runs // 36)
+everything = [PROPRIO, list(study.methods), range(seeds)]
+names = pd.MultiIndex.from_product(everything, names=["task", "method", "seed"])
+table = names.to_frame(index=False).iloc[:runs]
+rng = np.random.default_rng(0)
+table = table.assign(
+    run=table["task"] + "/" + table["method"] + "/" + table["seed"].astype(str), study="proprio",
+    hyperparameters="{}", return_std=0.0, episodes=3, version="0.1.0",
+    level=rng.uniform(100, 900, len(table)))
+rows = table.loc[table.index.repeat(points)].reset_index(drop=True)
+step = np.tile(np.arange(1, points + 1) * 20_000, len(table))
+rows = rows.assign(
+    kind="evaluation", env_steps=step, agent_steps=step // 2, updates=step // 4, seconds=step / 100)
+rows["return"] = rows["level"] * step / 2e6 + rng.normal(size=len(rows))
+for _, some in rows.groupby(rows["seed"] % 50):
+    results._store._write(folder / "results", f"some-{some['seed'].iloc[0]}.parquet", some)
+begin = time.monotonic()
+loaded = results.load(folder / "results")
+assert loaded["run"].nunique() == runs, loaded["run"].nunique()
+tables = _show.tables(study, loaded, "made up")
+figures = _show.draw(study, loaded)
+for name, figure in figures.items():
+    _show.figures.save(figure, folder, name, source="made up")
+print(time.monotonic() - begin, len(tables), *figures)
+"""
+
+
+def run(folder: Path, runs: int) -> tuple[float, list[str]]:
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(runs)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    seconds, *rest = done.stdout.split()
+    return float(seconds), rest
+
+
+@pytest.mark.parametrize("runs", [360, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_many_runs_are_shown_in_seconds_and_little_memory(tmp_path, runs):
+    seconds, shown = run(tmp_path, runs)
+    assert shown == ["5", "aggregate", "tasks", "profile"]
+    assert seconds < 30
+    kilobytes = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert kilobytes < 2 * 2**20
