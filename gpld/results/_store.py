@@ -72,7 +72,7 @@ def load(*places: Path | str) -> pd.DataFrame:
 def compact(folder: Path | str) -> Path | None:
     """Put all runs of a store into one file. Safe while others write: a reader meets each row once."""
     folder = Path(folder)
-    parts = sorted(folder.glob("*.parquet"), key=_written)
+    parts = sorted(_files(folder), key=_written)
     if len(parts) <= 1:
         return parts[0] if parts else None
     try:
@@ -99,7 +99,8 @@ def with_options(rows: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
 def _load_one(place: Path) -> pd.DataFrame:
     if not place.is_dir():
         raise ConfigError(f"results: {str(place)!r} is not a folder of runs or of a study")
-    while files := list(place.rglob("*.parquet")):
+    store = place / FOLDER
+    while files := _files(store if store.is_dir() else place):
         try:
             return _frame(_read(files))
         except FileNotFoundError:  # another process has just put it into a larger one
@@ -107,6 +108,11 @@ def _load_one(place: Path) -> pd.DataFrame:
     tables = [_collect.collect(run) for run in _collect.runs_in(place)]
     tables = [table for table in tables if len(table)]
     return pd.concat(tables) if tables else _frame(SCHEMA.empty_table())
+
+
+def _files(folder: Path) -> list[Path]:
+    """Files of results in a folder, at any depth; runs may keep Parquet files of other kinds."""
+    return [path for path in folder.rglob("*.parquet") if _written(path)]
 
 
 def _read(files: Sequence[Path]) -> pa.Table:
@@ -148,9 +154,9 @@ def _write(folder: Path, name: str, rows: pd.DataFrame) -> Path:
 
 
 def _written(path: Path) -> int:
-    """When the newest row in a file was written, in nanoseconds, by its name."""
+    """When the newest row in a file was written, in nanoseconds, by its name; 0 if it is not one of ours."""
     end = path.stem.rpartition("-")[2]
-    return int(end) if end.isdigit() else 0
+    return int(end) if end.isdigit() and len(end) > 15 else 0
 
 
 def _stem(run: str) -> str:

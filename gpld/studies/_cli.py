@@ -140,6 +140,7 @@ def table(arguments: Sequence[str]) -> int:
     plan = _plan.read_plan(folder)
     source = _show.source_of(folder, f"gpld study table {shlex.join(arguments)}")
     found = _show.tables(plan.study, _show.load(folder, plan), source)
+    found += _show.sensitivity_tables(plan, folder, source)
     print("\n\n".join(render(table, options.format) for table in found))
     return 0
 

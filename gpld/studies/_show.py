@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from gpld import results
-from gpld.analysis import comparisons, curves, figures, report, statistics
+from gpld.analysis import comparisons, curves, figures, report, sensitivity, statistics
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Table
@@ -106,12 +106,43 @@ def save_figures(plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band
     """Save the study's figures, and strips of its films, as PDF and PNG; their paths."""
     saved, study = [], plan.study
     drawn = draw(study, rows, band)
+    if "sensitivity" in study.figures and len(measured := sensitivities(plan, folder)):
+        drawn["sensitivity"] = sensitivity.draw(measured)
     strips = {made.title: made.strip for made in films(plan, folder, make=False)[0]}
     if strips:
         drawn["films"] = figures.strips(strips)
     for name, figure in drawn.items():
         saved += figures.save(figure, folder / FIGURES, f"{study.name}-{name}", source=source)
     return saved
+
+
+def sensitivities(plan: Plan, folder: Path) -> pd.DataFrame:
+    """Measurements of sensitivity so far, of all runs."""
+    paths = [_state.run_folder(folder, run) / f"{sensitivity.NAME}.parquet" for run in plan.runs]
+    found = [pd.read_parquet(path) for path in paths if path.exists()]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def sensitivity_tables(plan: Plan, folder: Path, source: str) -> list[Table]:
+    """The sensitivity of the last checkpoints, if it was measured."""
+    measured = sensitivities(plan, folder)
+    if measured.empty:
+        return []
+    found = sensitivity.table(measured)
+    rows = [
+        (
+            f"{row['task']}, {row['map']}, {row['method']}",
+            f"{row['kl']:.4g} \u00b1 {row['kl_std']:.2g}",
+            f"{row['total_variation']:.4g}",
+            f"{row['jacobian']:.4g}",
+            f"{row['ratio']:.3f}",
+        )
+        for row in found.to_dict("records")
+    ]
+    header = ("task, map, method", "KL / step", "total variation / step", "squared Jacobian norm", "KL ratio")
+    about = "mean \u00b1 standard deviation over runs; the ratio is to the first method's"
+    title = f"{plan.study.title}: local sensitivity of the last checkpoints"
+    return [Table(title, header, tuple(rows), (about, source))]
 
 
 def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.Film], str]:
@@ -173,7 +204,7 @@ def write_report(plan: Plan, folder: Path, *, make_films: bool = True) -> Path:
         summary=summary(plan, folder, rows),
         methods=list(study.methods),
         rows=pd.concat([rows, _published(study)], ignore_index=True),
-        tables=tables(study, rows, source),
+        tables=[*tables(study, rows, source), *sensitivity_tables(plan, folder, source)],
         films=made,
         no_films=why,
         configs=report.configs_of(folders),

@@ -24,11 +24,11 @@ TASK_GROUPS = {
 MISSING: Mapping[str, str] = {
     "pixels": "agents that learn from pixels",
     "warm-start": "runs that start with the encoder and decoder of another",
-    "sensitivity": "the measurement of local sensitivity",
-    "cost": "the measurement of the penalty's cost",
+    "cost": "studies that time updates instead of training (`gpld cost` does so)",
 }
 
 Figure = Literal["aggregate", "tasks", "singly", "ablation", "profile", "sensitivity"]
+Measure = Literal["sensitivity"]
 Comparison = Literal["paper", "published"]
 
 
@@ -56,6 +56,8 @@ class Study:
     """Episodes of each score."""
     keep_replay: bool = False
     """Keep the replay of finished runs, gigabytes each, so that they can be trained for longer."""
+    measures: tuple[Measure, ...] = ()
+    """What is measured of every checkpoint that is scored."""
     needs: tuple[str, ...] = ()
     """Capabilities without which it cannot run."""
     figures: tuple[Figure, ...] = ("aggregate", "tasks")

@@ -33,7 +33,7 @@ rows = rows.assign(
     kind="evaluation", env_steps=step, agent_steps=step // 2, updates=step // 4, seconds=step / 100)
 rows["return"] = rows["level"] * step / 2e6 + rng.normal(size=len(rows))
 for _, some in rows.groupby(rows["seed"] % 50):
-    results._store._write(folder / "results", f"some-{some['seed'].iloc[0]}.parquet", some)
+    results._store._write(folder / "results", f"{some['seed'].iloc[0]}-{time.time_ns()}.parquet", some)
 begin = time.monotonic()
 loaded = results.load(folder / "results")
 assert loaded["run"].nunique() == runs, loaded["run"].nunique()

@@ -1,5 +1,6 @@
 import json
 import multiprocessing
+import time
 
 import numpy as np
 import pandas as pd
@@ -114,6 +115,8 @@ def test_no_results_are_an_empty_table(tmp_path, monkeypatch):
 def test_what_is_not_a_place_of_results_is_named(tmp_path):
     with pytest.raises(ConfigError, match="nowhere"):
         results.load(tmp_path / "nowhere")
-    (tmp_path / "bad.parquet").write_bytes(b"nonsense")
-    with pytest.raises(ConfigError, match=r"bad\.parquet"):
+    (tmp_path / "other.parquet").write_bytes(b"of no interest")
+    assert len(results.load(tmp_path)) == 0
+    (tmp_path / f"bad-{time.time_ns()}.parquet").write_bytes(b"nonsense")
+    with pytest.raises(ConfigError, match=r"bad-\d+\.parquet"):
         results.load(tmp_path)

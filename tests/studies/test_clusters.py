@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 
+import pandas as pd
 import pytest
 
 from gpld.config import ConfigError
@@ -81,6 +82,8 @@ def assert_same_results(folder, smoke):
     for run in read_plan(smoke).runs:
         one, two = (_state.run_folder(place, run) / "metrics.jsonl" for place in (folder, smoke))
         assert one.read_bytes() == two.read_bytes(), run.name
+        one, two = (pd.read_parquet(path.with_name("sensitivity.parquet")) for path in (one, two))
+        pd.testing.assert_frame_equal(one.drop(columns="run"), two.drop(columns="run"), check_exact=True)
 
 
 @pytest.mark.slow

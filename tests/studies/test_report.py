@@ -56,9 +56,9 @@ def test_every_panel_shows_something(page, smoke):
     films = len(list(smoke.rglob("film.gif")))
     assert len(find(page, ".chart")) == 2
     assert len(find(page, ".film")) == films
-    assert len(find(page, "table.sortable")) == 5
+    assert len(find(page, "table.sortable")) == 6
     panels = find(page, ".panel, #summary, #configs, #environment")
-    assert len(panels) == 2 + films + 5 + 3
+    assert len(panels) == 2 + films + 6 + 3
     for panel in panels:
         page.execute_script("arguments[0].scrollIntoView()", panel)
         assert panel.size["height"] > 40

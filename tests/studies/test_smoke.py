@@ -2,6 +2,7 @@
 
 import json
 
+import pandas as pd
 import pytest
 from PIL import Image
 
@@ -22,6 +23,13 @@ def test_every_run_is_scored_at_every_milestone(smoke):
     assert table["return"].between(0, 1000).all()
     assert set(results.with_options(table, ["agent.penalty.scaling"])["agent.penalty.scaling"]) == {"all"}
     assert len(list((smoke / "results").iterdir())) == 1  # put together when all was done
+
+
+def test_the_sensitivity_of_every_scored_checkpoint_is_measured(smoke):
+    for run in results.runs_in(smoke / "runs"):
+        measured = pd.read_parquet(run / "sensitivity.parquet")
+        assert sorted(measured["env_steps"].unique()) == [600, 1200]
+        assert (measured["kl"] > 0).all()
 
 
 def test_agents_outlive_the_replay_that_is_given_back(smoke):
@@ -58,7 +66,8 @@ def test_tables_say_the_aggregates_their_data_and_their_command(smoke, gpld, for
 
 def test_figures_are_drawn_and_name_their_source(smoke, gpld):
     names = [line.rsplit("/", 1)[1] for line in gpld("study", "figure", "smoke", "--out", smoke).splitlines()]
-    drawn = {"aggregate", "tasks", "singly", "ablation", "profile"} | ({"films"} if filmed(smoke) else set())
+    drawn = {"aggregate", "tasks", "singly", "ablation", "profile", "sensitivity"}
+    drawn |= {"films"} if filmed(smoke) else set()
     assert set(names) == {f"smoke-{name}.{suffix}" for name in drawn for suffix in ("pdf", "png")}
     for name in drawn:
         with Image.open(smoke / "figures" / f"smoke-{name}.png") as picture:

@@ -1,0 +1,120 @@
+import csv
+
+import numpy as np
+import pytest
+
+from gpld import results
+from gpld.analysis import comparisons, curves, figures, statistics
+from gpld.analysis.tables import FORMATS, Table, render
+from gpld.tasks import LOCOMOTION, PROPRIO
+from tests.results.helpers import METHODS, rows
+
+TABLE = Table(
+    "a_b",
+    ("task", "x|y", "50%"),
+    (("t", "1.0 \u00b1 0.5", "-"), ("all", "2", "+1.0%")),
+    ("data: here; command: this",),
+    1,
+)
+COMPARED = comparisons.Comparison(["cheetah-run", "walker-walk"], METHODS, "DreamerV3")
+
+
+def value(t, m, s, x):
+    return np.full(len(x), 100.0 * (t + 1) * (1 + 0.5 * m) + s)
+
+
+def test_every_format_has_every_cell_the_title_and_the_source():
+    texts = {form: render(TABLE, form) for form in FORMATS}
+    assert list(csv.reader(texts["csv"].splitlines()[2:])) == [list(TABLE.header), *map(list, TABLE.rows)]
+    assert "| t | 1.0 \u00b1 0.5 | - |" in texts["markdown"]
+    assert r"x\|y" in texts["markdown"]
+    assert r"t & 1.0 $\pm$ 0.5 & - \\" in texts["latex"]
+    assert r"\caption{a\_b}" in texts["latex"]
+    assert texts["latex"].index(r"\midrule", texts["latex"].index("t & 1.0")) < texts["latex"].index(
+        "all & 2"
+    )
+    for text in texts.values():
+        assert "data: here; command: this" in text
+        assert "+1.0" in text
+
+
+def test_the_papers_table_is_printed_as_the_paper_prints_it():
+    compared = comparisons.Comparison(PROPRIO, METHODS, "DreamerV3")
+    table = comparisons.score_table(
+        results.paper_scores(), compared, title="", subsets={"locomotion": LOCOMOTION}
+    )
+    found = {row[0]: row[1:] for row in table.rows}
+    assert found["hopper-hop"] == ("81.8 \u00b1 79.0", "197.4 \u00b1 41.7", "+141.3%")
+    assert found["finger-turn_easy"][2] == "-4.1%"
+    assert found["all tasks, raw mean"] == ("704.4", "755.8", "+7.3%")
+    assert found["all tasks, normalised mean"] == ("1.000", "1.177", "+17.7%")
+    assert found["locomotion, normalised mean"][2] == "+34.6%"
+    assert table.totals == 4
+
+
+def test_scores_that_are_missing_are_blank_and_do_not_count():
+    table = rows(value=value)
+    table = table[~((table["task"] == "walker-walk") & (table["method"] == "GPLD-DreamerV3"))]
+    table = table[
+        ~((table["task"] == "cheetah-run") & (table["method"] == "DreamerV3") & (table["seed"] == 0))
+    ]
+    shown = comparisons.score_table(statistics.final_scores(table), COMPARED, title="")
+    found = {row[0]: row[1:] for row in shown.rows}
+    assert found["walker-walk"] == ("201.0 \u00b1 0.8", "-", "-")
+    assert found["all tasks, raw mean"] == ("151.2", "-", "-")
+    gain = 151 / 101.5 - 1
+    assert found["all tasks, normalised mean"] == ("1.000", f"{1 + gain:.3f}", f"{gain:+.1%}")
+    assert "DreamerV3: 2 to 3" in shown.notes[0]
+    nothing = comparisons.score_table(statistics.final_scores(table.iloc[:0]), COMPARED, title="")
+    assert {cell for row in nothing.rows for cell in row[1:]} == {"-"}
+
+
+def test_robust_statistics_are_of_normalised_scores():
+    scores = statistics.final_scores(rows(value=value))
+    shown = comparisons.statistics_table(scores, COMPARED, title="")
+    baseline, ours = shown.rows
+    assert baseline[0] == "DreamerV3"
+    assert baseline[3].startswith("1.000 [")
+    expected = (151 / 101 + 301 / 201) / 2
+    assert ours[3].startswith(f"{expected:.3f} [")
+    assert ours[4] == "0.000 [0.000, 0.000]"
+    assert ours[5] == "1.000 [1.000, 1.000]"
+    assert comparisons.statistics_table(scores.iloc[:0], COMPARED, title="").rows[0][1:] == ("-",) * 5
+
+
+def test_sample_efficiency_is_measured_against_where_the_baseline_ends():
+    table = rows(value=lambda t, m, s, x: (m + 1) * x / 1000)
+    shown = comparisons.efficiency_table(curves.align(table), COMPARED, title="")
+    assert shown.rows[0] == ("cheetah-run", "5.5", "10,000", "11.0", "5,000")
+    assert comparisons.efficiency_table({}, COMPARED, title="").rows[0][1:] == ("-",) * 4
+
+
+@pytest.mark.parametrize("band", ["std", "interval"])
+def test_figures_draw_every_curve_where_it_is(band):
+    aligned = curves.align(rows(value=value))
+    figure = figures.tasks(aligned, COMPARED, band=band, marks=results.paper_scores())
+    first = figure.axes[0]
+    assert first.get_title(loc="left") == "cheetah-run"
+    drawn = {line.get_label(): line.get_ydata() for line in first.get_lines()}
+    np.testing.assert_allclose(drawn["DreamerV3"], 101.0)
+    np.testing.assert_allclose(drawn["GPLD-DreamerV3"], 151.0)
+    labels = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert labels[:2] == ["DreamerV3", "GPLD-DreamerV3"]
+    raw, normalised = figures.aggregate(aligned, COMPARED, band).axes
+    assert raw.get_lines()[1].get_ydata()[-1] == pytest.approx((151 + 301) / 2)
+    assert normalised.get_lines()[0].get_ydata()[-1] == pytest.approx(1.0)
+    colours = [line.get_color() for line in normalised.get_lines()]
+    assert len(set(colours)) == 2
+
+
+def test_figures_say_so_if_there_is_nothing_to_draw(tmp_path):
+    none = rows().iloc[:0]
+    for figure in (
+        figures.aggregate({}, COMPARED),
+        figures.tasks({}, COMPARED),
+        figures.ablation({}, COMPARED, title="x"),
+    ):
+        assert "no results yet" in [text.get_text() for text in figure.axes[0].texts]
+    paths = figures.save(figures.profile(statistics.final_scores(none), COMPARED), tmp_path, "x", source="s")
+    assert [path.name for path in paths] == ["x.pdf", "x.png"]
+    assert b"/Subject (s)" in paths[0].read_bytes()
