@@ -75,7 +75,10 @@ def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
                 Comparison(tasks, results.METHODS, results.METHODS[0]),
                 title="the paper's scores, said to be after 1,000,000 env steps",
                 subsets={name: some for name, some in subsets.items() if set(some) <= set(tasks)},
-                notes=["20 episodes of a checkpoint for each seed; they may be after 2,000,000 env steps"],
+                notes=[
+                    "20 episodes of a checkpoint for each seed; they may be after 2,000,000 env steps",
+                    "data: Sonigra and Kumar, gpld.results.paper_scores()",
+                ],
             )
         )
     return found

@@ -1,8 +1,10 @@
 """Studies on a Slurm cluster: an array of jobs through submitit, a job for each group."""
 
 import getpass
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +20,9 @@ TIMEOUTS = 1000
 """How often a job that has run into its time limit is put back into the queue."""
 WARNING_SECONDS = 120
 """How long before a time limit jobs are told, so that they can save."""
+
+GRACE_SECONDS = 600
+"""Slurm has ended a job long before this, once it has said that it will."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +56,13 @@ class Job:
 
     def __call__(self) -> Ending:
         """Work until the group is done, or Slurm says otherwise."""
-        self._supervisor = Supervisor(self._folder, self._group, retries=self._retries)
-        ending = self._supervisor.run()
+        supervisor = self._supervisor = Supervisor(self._folder, self._group, retries=self._retries)
+        if threading.current_thread() is threading.main_thread():
+            # Pre-empted or cancelled: Slurm may know nothing of the worker, whose session is its own.
+            signal.signal(signal.SIGTERM, lambda *_: supervisor.ask())
+        ending = supervisor.run()
         if ending == "interrupted":
-            # SIGTERM came from Slurm, which queues a pre-empted job again, but only while it is alive.
-            time.sleep(600)
+            time.sleep(GRACE_SECONDS)  # Slurm queues a pre-empted job again, but only while it is alive
         return ending
 
     def checkpoint(self) -> Any:

@@ -59,13 +59,18 @@ class Supervisor:
         _state.fail(self._folder, self._group, f"its worker was killed {times}, last by signal {-status}")
         return "failed"
 
+    def ask(self) -> None:
+        """Ask the worker to save and end, and start no other."""
+        self._stopped.set()
+        if self._process is not None:
+            self._process.terminate()
+
     def stop(self, seconds: float = SAVE_SECONDS) -> None:
         """Let the worker save and end; after `seconds`, end it."""
-        self._stopped.set()
+        self.ask()
         process = self._process
-        if process is None or process.poll() is not None:
+        if process is None:
             return
-        process.terminate()
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:

@@ -28,19 +28,22 @@ def wait_for(condition, within=300.0):
     return found
 
 
-def under_way(folder, but=()):
-    """The process of a worker that has trained some of its first runs, unless it is one of `but`."""
+def under_way(folder, group, least):
+    """The process that works on a group, once it has logged `least` env steps of its runs itself."""
     if not (folder / "plan.json").exists():
         return None
-    plan = read_plan(folder)
-    for group in plan.groups:
-        state = _state.read_group(folder, group)
-        run = _state.run_folder(folder, group.runs[0])
-        if state.kind == "running" and state.pid not in but and (run / "metrics.jsonl").exists():
-            steps = [line["env_steps"] for line in lines(run)]
-            if steps and 300 <= steps[-1] < 1200:
-                return state.pid
-    return None
+    group = read_plan(folder).groups[group]
+    state = _state.read_group(folder, group)
+    metrics = _state.run_folder(folder, group.runs[0]) / "metrics.jsonl"
+    if state.kind != "running" or not metrics.exists() or metrics.stat().st_mtime < state.started:
+        return None
+    reached = max((line["env_steps"] for line in lines(metrics.parent)), default=0)
+    return state.pid if reached >= least else None
+
+
+def log_of(folder, group):
+    """What the workers of a group said."""
+    return _state.log_path(folder, read_plan(folder).groups[group]).read_text()
 
 
 @pytest.fixture
@@ -89,19 +92,20 @@ def assert_same_results(folder, smoke):
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_worker_killed_on_this_machine_is_retried_and_resumes(smoke, started, tmp_path):
+    folder = tmp_path / "smoke"
     process = started("--local.jobs", "2")
-    os.kill(wait_for(lambda: under_way(tmp_path / "smoke")), signal.SIGKILL)
+    os.kill(wait_for(lambda: under_way(folder, 0, 700)), signal.SIGKILL)
     finished(process, tmp_path)
-    attempts = [path.read_text().count("--- attempt") for path in (tmp_path / "smoke" / "logs").glob("*.log")]
-    assert sorted(attempts) == [1, 2]
-    assert_same_results(tmp_path / "smoke", smoke)
+    assert [log_of(folder, group).count("--- attempt") for group in (0, 1)] == [2, 1]
+    assert "resumed at" in log_of(folder, 0).partition("--- attempt 2")[2]
+    assert_same_results(folder, smoke)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_study_that_is_stopped_goes_on(smoke, started, gpld, tmp_path):
     process = started()
-    wait_for(lambda: under_way(tmp_path / "smoke"))
+    wait_for(lambda: under_way(tmp_path / "smoke", 0, 200))
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 130
     plan = read_plan(tmp_path / "smoke")
@@ -123,16 +127,17 @@ def test_slurm_gives_the_same_results_though_workers_are_killed_and_jobs_preempt
             *("--on", "slurm", "--slurm.partition", "patient", "--slurm.gpus", "0", "--slurm.cpus", "1"),
             environment={"SLURM_CONF": environment["SLURM_CONF"]},
         )
-        killed = wait_for(lambda: under_way(folder))
-        os.kill(killed, signal.SIGKILL)
-        preempted = wait_for(lambda: under_way(folder, but={killed}))
+        os.kill(wait_for(lambda: under_way(folder, 0, 700)), signal.SIGKILL)
+        preempted = wait_for(lambda: under_way(folder, 1, 200))
         urgent = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"]
         subprocess.run(urgent, env=environment, check=True, capture_output=True)
         wait_for(lambda: not _alive(preempted))
         output = finished(process, tmp_path)
     assert "submitted 2 jobs" in output
-    attempts = [path.read_text().count("--- attempt") for path in (folder / "logs").glob("*.log")]
-    assert sum(attempts) >= 4  # one killed and one pre-empted, of two
+    killed, moved = log_of(folder, 0), log_of(folder, 1)
+    assert "resumed at" in killed.partition("--- attempt 2")[2]
+    assert "interrupted by SIGTERM; the runs are saved" in moved
+    assert [log.count("--- attempt") for log in (killed, moved)] == [2, 2]
     assert_same_results(folder, smoke)
 
 
@@ -142,12 +147,13 @@ def test_ray_gives_the_same_results_though_a_worker_and_its_keeper_are_killed(sm
     pytest.importorskip("ray")
     folder = tmp_path / "smoke"
     process = started("--on", "ray", "--ray.address", "local", "--ray.gpus", "0", "--ray.cpus", "2")
-    killed = wait_for(lambda: under_way(folder))
-    os.kill(killed, signal.SIGKILL)
-    orphan = wait_for(lambda: under_way(folder, but={killed}))
+    os.kill(wait_for(lambda: under_way(folder, 0, 700)), signal.SIGKILL)
+    orphan = wait_for(lambda: under_way(folder, 1, 200))
     os.kill(_parent(orphan), signal.SIGKILL)  # Ray's own process, which watches over the worker
     wait_for(lambda: not _alive(orphan))
     finished(process, tmp_path)
+    assert "resumed at" in log_of(folder, 0).partition("--- attempt 2")[2]
+    assert "interrupted by SIGTERM; the runs are saved" in log_of(folder, 1)
     assert_same_results(folder, smoke)
 
 
