@@ -179,20 +179,31 @@ def summary(plan: Plan, folder: Path, rows: pd.DataFrame) -> list[str]:
     sentences.append(f"{done} of {len(states)} runs are done.")
     sentences += [f"Failed: {state.run.name}: {state.reason}." for state in states if state.kind == "failed"]
     for env_steps in study.env_steps:
-        found = statistics.summarise(statistics.final_scores(rows, env_steps))
-        if study.baseline not in set(found["method"]):
+        scores = statistics.final_scores(rows, env_steps)
+        if study.baseline not in set(scores["method"]):
             sentences.append(f"Nothing can be compared at {env_steps:,} env steps yet.")
             continue
-        table = statistics.aggregate(found, study.baseline)
-        for method in study.methods:
-            if method != study.baseline and method in table.index:
-                gain, count = float(table.loc[method, "gain"]), int(table.loc[method, "tasks"])
-                word = "more" if gain >= 0 else "less"
-                sentences.append(
-                    f"At {env_steps:,} env steps {method} scores {abs(gain):.1%} {word} than "
-                    f"{study.baseline}, mean over {count} tasks of its score divided by {study.baseline}'s."
-                )
+        table = statistics.aggregate(statistics.summarise(scores), study.baseline)
+        others = [method for method in study.methods if method != study.baseline and method in table.index]
+        sentences += [_finding(study, scores, method, float(table.loc[method, "gain"])) for method in others]
     return sentences
+
+
+def _finding(study: Study, scores: pd.DataFrame, method: str, gain: float) -> str:
+    """What the scores of a method at some env steps say, and how surely."""
+    own, theirs = (set(scores.loc[scores["method"] == name, "task"]) for name in (method, study.baseline))
+    tasks = [task for task in study.tasks if task in own & theirs]
+    if not tasks:
+        return f"{method} and {study.baseline} have no task in common yet."
+    sides = [statistics.score_matrix(scores, name, tasks) for name in (method, study.baseline)]
+    chance = statistics.probability_of_improvement(*sides)
+    low, high = statistics.improvement_interval(*sides)
+    return (
+        f"At {int(scores['env_steps'].max()):,} env steps {method} scores {abs(gain):.1%} {word} than "
+        f"{study.baseline}: the mean over {len(tasks)} tasks of its score divided by {study.baseline}'s. "
+        f"One of its runs scores more than one of {study.baseline}'s with probability {chance:.2f} "
+        f"(95% interval {low:.2f} to {high:.2f})."
+    )
 
 
 def write_report(plan: Plan, folder: Path, *, make_films: bool = True) -> Path:
