@@ -198,6 +198,7 @@ def _finding(study: Study, scores: pd.DataFrame, method: str, gain: float) -> st
     sides = [statistics.score_matrix(scores, name, tasks) for name in (method, study.baseline)]
     chance = statistics.probability_of_improvement(*sides)
     low, high = statistics.improvement_interval(*sides)
+    word = "more" if gain >= 0 else "less"
     return (
         f"At {int(scores['env_steps'].max()):,} env steps {method} scores {abs(gain):.1%} {word} than "
         f"{study.baseline}: the mean over {len(tasks)} tasks of its score divided by {study.baseline}'s. "
