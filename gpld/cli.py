@@ -72,6 +72,10 @@ class TrainOptions(RunOptions):
     """GPLD with the coefficients of agent.penalty, DreamerV3 without any, or runs of both in one program."""
     devices: int = 0
     """Devices to use; 0 for all that several runs can be spread over, and one for one run."""
+    distributed: Annotated[
+        tuple[str, int, int] | None, tyro.conf.arg(metavar="HOST:PORT INDEX COUNT", help_behavior_hint="")
+    ] = None
+    """This is process INDEX of COUNT, which share several runs out, or each batch of one (by HOST:PORT)."""
     out: Annotated[
         Path | None,
         tyro.conf.arg(
@@ -108,18 +112,24 @@ class TrainOptions(RunOptions):
 
 def train(arguments: Sequence[str]) -> int:
     """Train agents on a task, or go on with runs that were interrupted."""
-    parse_train(arguments)  # before anything is loaded, which takes its time
+    asked = parse_train(arguments)  # before anything is loaded, which takes its time
+    _, index, count = asked.distributed or ("", 0, 1)
+    alone = len(asked.members) == 1
+    if asked.distributed and alone:
+        import jax
+
+        jax.distributed.initialize(asked.distributed[0], count, index)
     options = parse_train(arguments, fitting(arguments))
     from gpld.training import summary, train_all
 
-    members = options.members
-    results = train_all(members, devices=options.devices)
+    members = options.members if alone else options.members[index::count]
+    results = train_all(members, devices=options.devices) if members else []
     if unfinished := [result for result in results if not result.finished]:
         print(f"go on with: {summary.program('gpld')} train {shlex.join(arguments)}")
         return 128 + (unfinished[0].signal or 0)
-    if len(members) == 1:
+    if alone and index == 0:
         summary.show(*members[0], arguments)
-    else:
+    elif members and not alone:
         summary.show_all(members)
     return 0
 
@@ -132,6 +142,8 @@ def parse_train(arguments: Sequence[str], beneath: Sequence[str] = ()) -> TrainO
     options = _parse_run(TrainOptions, "train", str(train.__doc__), arguments, beneath, task="")
     if options.devices < 0:
         raise ConfigError(f"devices: {options.devices} is not allowed; it must be at least 0")
+    if options.distributed and not 0 <= options.distributed[1] < options.distributed[2]:
+        raise ConfigError(f"distributed: {options.distributed!r} is not allowed; INDEX must be in [0, COUNT)")
     for member in options.members:
         validate(member.config)
     return options

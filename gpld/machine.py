@@ -32,10 +32,10 @@ def host_memory() -> Memory:
 
 
 def device_memory() -> Memory:
-    """Memory of JAX's first device; that of the host if the device is the CPU."""
+    """Memory of JAX's first device of this process; that of the host if the device is the CPU."""
     import jax
 
-    stats = jax.devices()[0].memory_stats()
+    stats = jax.local_devices()[0].memory_stats()
     if not stats or "bytes_limit" not in stats:
         return host_memory()
     return Memory(stats["bytes_limit"], stats["bytes_limit"] - stats["bytes_in_use"])

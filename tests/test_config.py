@@ -130,15 +130,9 @@ def test_override_changes_only_what_is_named_and_makes_floats_of_whole_numbers()
 
 def test_the_papers_run_in_agent_steps_and_updates():
     assert BASE.agent_steps == 500_000
-    assert BASE.replay_steps == 500_000
-    assert BASE.updates_per_step == 8
     assert BASE.updates_at(500_000) == (500_000 - 1024) // 2
     assert BASE.updates_at(1024) == 0
     assert BASE.updates_at(10) == 0
-
-
-def test_replay_never_makes_room_for_more_than_its_capacity():
-    assert override(BASE, {"replay": {"capacity": 9000}}).replay_steps == 9000
 
 
 @given(
@@ -156,7 +150,6 @@ def test_fractional_updates_are_counted_without_drift(ratio, batch, length, coun
     taken = [start + count * i for i in range(steps + 1)]
     made = [config.updates_at(b) - config.updates_at(a) for a, b in pairwise(taken)]
     per_step = Fraction(ratio) * count / (batch * length)
-    assert config.updates_per_step == per_step
     assert config.updates_at(start) == 0
     assert sum(made) == int(steps * per_step)
     assert all(abs(n - per_step) < 1 for n in made)

@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
@@ -30,18 +32,39 @@ def mesh_for(runs: int, batch: int, asked: int) -> Mesh | None:
     """The devices of a training, or None if JAX's first does all.
 
     Several runs are spread over as many devices as divide them evenly: no device waits for another. One run
-    shares its batches only if it is asked to, because devices then exchange gradients at every update.
+    shares its batches only if it is asked to, because devices then exchange gradients at every update: with
+    `asked` devices, or with other processes, of which each brings as many devices as the others.
     """
+    processes = jax.process_count()
     if runs > 1:
-        axis, count = RUN, devices_used(runs, available(asked))
+        axis, devices = RUN, jax.local_devices()[: devices_used(runs, available(asked))]
+    elif processes == 1:
+        axis, devices = BATCH, jax.local_devices()[: devices_used(batch, available(asked or 1))]
     else:
-        axis, count = BATCH, devices_used(batch, available(asked) if asked else 1)
-    return Mesh(np.array(jax.local_devices()[:count]), (axis,)) if count > 1 else None
+        if batch % processes:
+            raise ConfigError(f"replay.batch: {batch} is not allowed; {processes} processes must divide it")
+        each = devices_used(batch // processes, available(asked))
+        by_process = [[d for d in jax.devices() if d.process_index == p][:each] for p in range(processes)]
+        axis, devices = BATCH, [device for own in by_process for device in own]
+    return Mesh(np.array(devices), (axis,)) if len(devices) > 1 else None
 
 
 def place(tree: T, mesh: Mesh | None) -> T:
     """Arrays with a leading run axis, where a training wants them."""
-    return tree if mesh is None else jax.device_put(tree, sharding(mesh))
+    if mesh is None:
+        return tree
+    if not mesh.is_multi_process:
+        return jax.device_put(tree, sharding(mesh))
+    return jax.tree.map(lambda x: _everywhere(x, mesh), tree)
+
+
+def _everywhere(x: Any, mesh: Mesh) -> jax.Array:
+    """An array that every process has, as one of all their devices."""
+    if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
+        data = _everywhere(jax.random.key_data(x), mesh)
+        return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
+    values = np.asarray(x)
+    return jax.make_array_from_callback(values.shape, sharding(mesh), lambda index: values[index])
 
 
 def sharding(mesh: Mesh | None) -> NamedSharding | None:
@@ -75,6 +98,33 @@ def share_batch(batch: Batch, mesh: Mesh | None) -> Batch:
     start = jax.lax.with_sharding_constraint(batch.start, by_sequence)
     rest = jax.lax.with_sharding_constraint(batch._replace(start=None), by_time)  # pyright: ignore
     return rest._replace(start=start)
+
+
+def writes() -> bool:
+    """Whether this process is the one, of those that train a run together, which writes its files."""
+    return jax.process_index() == 0
+
+
+def wait_for_others(what: str) -> None:
+    """Return when all processes that train a run together have come this far."""
+    if jax.process_count() > 1:
+        multihost_utils.sync_global_devices(what)
+
+
+def agreed(number: int | None) -> int | None:
+    """What the process that writes says, in all of them."""
+    if jax.process_count() == 1:
+        return number
+    return int(multihost_utils.broadcast_one_to_all(np.int32(number or 0))) or None
+
+
+def local(tree: T) -> T:
+    """Arrays of which other processes have copies, as this process has them."""
+
+    def copy(x: Any) -> Any:
+        return x if not isinstance(x, jax.Array) or x.is_fully_addressable else x.addressable_data(0)
+
+    return jax.tree.map(copy, tree)
 
 
 def on_all(tree: T, mesh: Mesh | None) -> T:

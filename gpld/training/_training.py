@@ -20,6 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32
+from rich.console import Console
 
 from gpld import config as options
 from gpld.config import Config
@@ -33,7 +34,7 @@ from gpld.training._recent import Recent
 from gpld.training.checkpoints import Checkpoints, restore_all, save_all
 from gpld.training.curve import title_of
 from gpld.training.evaluation import Task, evaluate_all, make
-from gpld.training.logs import Logs
+from gpld.training.logs import METRICS, Logs
 from gpld.training.progress import Progress
 from gpld.training.saved import CHECKPOINTS, CONFIG, write_spaces
 from gpld.types import Spaces
@@ -72,15 +73,14 @@ class Training:
                 stack.enter_context(Checkpoints(folder / CHECKPOINTS, keep=keep)) for folder in folders
             ]
             messages = self._begin(group) if group.anew else self._restore(group)
-            self.logs = [
-                stack.enter_context(
-                    Logs(folder, config.log, options.flat(config), resume_at=self.env_steps or None)
-                )
-                for folder, config in zip(folders, configs, strict=True)
-            ]
-            for folder in folders:
-                provenance.record(folder, self.env_steps)
-                write_spaces(folder, self.env.spaces)
+            _devices.wait_for_others("restored")  # before one of them writes
+            self.logs: list[Logs] = []
+            for member in group.members if _devices.writes() else []:
+                resume_at, all_options = self.env_steps or None, options.flat(member.config)
+                logs = Logs(member.folder, member.config.log, all_options, resume_at=resume_at)
+                self.logs.append(stack.enter_context(logs))
+                provenance.record(member.folder, self.env_steps)
+                write_spaces(member.folder, self.env.spaces)
             self.progress = stack.enter_context(
                 Progress(
                     shared.env_steps,
@@ -88,6 +88,7 @@ class Training:
                     labels=[method_of(config) if len(configs) > 1 else "" for config in configs],
                     start=self.env_steps,
                     updates=self.updates,
+                    console=Console(quiet=not _devices.writes()),
                 )
             )
             for message in messages:
@@ -174,7 +175,7 @@ class Training:
         if len(self.members) > 1:
             reason = f"{self.members[run].name}: {reason}"
             others = ". The other runs can go on without it, from the last checkpoint"
-        raise TrainingStopped(f"{reason}; the metrics are in {self.logs[run].path}{others}")
+        raise TrainingStopped(f"{reason}; the metrics are in {self.members[run].folder / METRICS}{others}")
 
     def _log(self) -> None:
         """A line of metrics for each run: means over the updates since the last one."""
@@ -200,7 +201,7 @@ class Training:
             )
 
     def _show(self, values: Sequence[dict[str, float]]) -> None:
-        for logs, own in zip(self.logs, values, strict=True):
+        for logs, own in zip(self.logs, values, strict=_devices.writes()):
             logs.scalars(self.env_steps, self.updates, own)
         self.progress.update(env_steps=self.env_steps, updates=self.updates, values=values)
 
@@ -228,19 +229,22 @@ class Training:
     def save(self) -> None:
         """Checkpoint everything. Nothing that happens later depends on when this was done."""
         self._waiting, self._phase = self._receive(), "waiting"
+        self._saved_at = time.monotonic()
+        if not _devices.writes():
+            return
         for logs in self.logs:
             logs.flush()
-        sums = jax.device_get(self.live.sums)
+        arrays, memory, sums = _devices.local((self._arrays(), self.live.replay, self.live.sums))
+        sums = jax.device_get(sums)
         save_all(
             self.checkpoints,
             self.env_steps,
-            self._arrays(),
-            self.live.replay,
+            arrays,
+            memory,
             own=[self._own_sums(sums, run) for run in range(len(self.members))],
             blobs=[{"env": state} for state in self.env.save()],
             info={"iterations": self.iterations, "updates": self.updates},
         )
-        self._saved_at = time.monotonic()
 
     def _arrays(self) -> dict[str, Any]:
         """What a checkpoint holds besides replay and sums, with a leading run axis."""
@@ -254,7 +258,7 @@ class Training:
 
     def _begin(self, group: Group) -> list[str]:
         """Begin all runs, and say so if they were begun before."""
-        for run in self.checkpoints:
+        for run in self.checkpoints if _devices.writes() else []:
             run.clear()
         configs = [member.config for member in group.members]
         self.live = _program.init(self.config, self.env.spaces, group.storage, configs, self._mesh)

@@ -61,8 +61,7 @@ def write(folder: Path, values: dict[str, np.ndarray]) -> None:
     import orbax.checkpoint as ocp
 
     # Noise does not compress, and Orbax refuses empty arrays.
-    handler = ocp.PyTreeCheckpointHandler(use_compression=False)
-    with ocp.Checkpointer(handler) as checkpointer:
+    with _checkpointer(use_compression=False) as checkpointer:
         filled = {name: value for name, value in values.items() if value.size}
         checkpointer.save(folder, args=ocp.args.PyTreeSave(filled))
 
@@ -75,7 +74,7 @@ def read(folder: Path, like: PyTree, keys: dict[str, str]) -> PyTree:
     wanted = {name: leaf for name, leaf in leaves.items() if leaf.size}
     as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in wanted}
     request = ocp.args.PyTreeRestore(wanted, restore_args=as_numpy, partial_restore=True)
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+    with _checkpointer() as checkpointer:
         values = checkpointer.restore(folder, args=request)
 
     def place(name: str, example: Any) -> Any:
@@ -90,6 +89,19 @@ def read(folder: Path, like: PyTree, keys: dict[str, str]) -> PyTree:
 
     placed = [place(name, example) for name, example in leaves.items()]
     return jax.tree.unflatten(jax.tree.structure(like), placed)
+
+
+def _checkpointer(**options: Any) -> Any:
+    """Orbax's, which waits for no other process: ours write and read on their own."""
+    import orbax.checkpoint as ocp
+
+    own: dict[str, Any] = {}
+    if jax.process_count() > 1:
+        index = jax.process_index()
+        own["multiprocessing_options"] = ocp.options.MultiprocessingOptions(
+            primary_host=index, active_processes={index}, barrier_sync_key_prefix=f"process{index}"
+        )
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options, **own), **own)
 
 
 def _named_leaves(tree: PyTree) -> dict[str, Any]:

@@ -5,6 +5,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+
 from gpld import config as options
 from gpld import machine, population
 from gpld.config import Config
@@ -19,6 +21,11 @@ from gpld.training.progress import tell
 from gpld.training.saved import CONFIG
 
 __all__ = ["Result", "TrainingStopped", "train", "train_all"]
+
+
+def _tell(text: str) -> None:
+    if _devices.writes():
+        tell(text)
 
 
 class Result(NamedTuple):
@@ -55,7 +62,7 @@ def train_all(members: Sequence[Member], *, task: Task | None = None, devices: i
     results: dict[Path, Result] = {}
     try:
         with ExitStack() as stack:
-            for member in members:
+            for member in members if _devices.writes() else []:
                 stack.enter_context(claimed(member.config, member.folder))
             interrupted = stack.enter_context(interruptible())
             unfinished = []
@@ -63,7 +70,7 @@ def train_all(members: Sequence[Member], *, task: Task | None = None, devices: i
                 if (steps := finished_at(member)) is None:
                     unfinished.append(member)
                 else:
-                    tell(f"{member.name} was finished at {steps:,} env steps")
+                    _tell(f"{member.name} was finished at {steps:,} env steps")
                     results[member.folder] = Result(member.folder, steps, finished=True)
             if unfinished:
                 for group in _planned(unfinished, shared, task, devices):
@@ -84,7 +91,7 @@ def _planned(members: list[Member], shared: Config, task: Task | None, devices: 
         spaces = env.spaces
     groups, messages = plan(members, shared, spaces, _devices.available(devices) if len(members) > 1 else 1)
     for message in messages:
-        tell(message)
+        _tell(message)
     return groups
 
 
@@ -97,13 +104,20 @@ def _train_group(
         return {result.folder: result for result in stopped}
     with Training(group, shared, task=task, devices=devices) as training:
         # Not earlier: options that a run could not even start with shall not bind the next attempt.
-        for member in group.members:
+        for member in group.members if _devices.writes() else []:
             options.save(member.config, member.folder / CONFIG)
-        while not training.finished and interrupted() is None:
+        stop = None
+        while not training.finished and stop is None:
             training.advance()
+            stop = interrupted() if jax.process_count() == 1 else _together(training, interrupted)
         if not training.finished:
             reached = f"{training.env_steps:,} env steps"
             training.progress.message(f"interrupted at {reached}; the same command goes on")
         training.save()
-        why = None if training.finished else interrupted()
+        why = None if training.finished else stop
         return {m.folder: Result(m.folder, training.env_steps, training.finished, why) for m in group.members}
+
+
+def _together(training: Training, interrupted: Callable[[], int | None]) -> int | None:
+    """What interrupts a run of several processes; asked seldom, because they wait for each other to agree."""
+    return _devices.agreed(interrupted()) if training.iterations % 100 == 0 else None

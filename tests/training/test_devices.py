@@ -1,6 +1,7 @@
 """Runs on several devices are those on one."""
 
 import os
+import socket
 import subprocess
 import sys
 
@@ -65,6 +66,21 @@ def test_runs_spread_over_devices_are_those_on_one(trained):
 
 def test_a_run_whose_batches_are_shared_is_that_on_one_device(trained):
     assert_agree(members(trained / "shared", 1), members(trained / "alone", 1))
+
+
+@pytest.mark.slow
+def test_two_processes_that_share_batches_train_what_one_does(trained, tmp_path):
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        address = f"localhost:{free.getsockname()[1]}"
+    more = {"COORDINATOR": address, "PROCESSES": "2"}
+    processes = [run(tmp_path, "both=1x2", devices=2, PROCESS=str(i), **more) for i in range(2)]
+    said = [process.communicate(timeout=300)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
+    assert all('["both", 4, [true]]' in text for text in said)
+    assert "env steps 320 of 320" in said[0]
+    assert "env steps" not in said[1]
+    assert_agree(members(tmp_path / "both", 1), members(trained / "alone", 1))
 
 
 def test_devices_that_are_not_there_are_refused(tmp_path):
