@@ -6,13 +6,15 @@ It exits with 0 if all runs are done, 1 if some failed, and 128 plus the number 
 it; everything is saved then, and another worker goes on.
 """
 
+import fcntl
 import os
 import shutil
 import signal
 import sys
 import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,6 +94,17 @@ def _store(folder: Path, plan: Plan, run: Run) -> None:
             results.write(folder / results.FOLDER, rows)
 
 
+@contextmanager
+def _alone(folder: Path, group: Group) -> Iterator[None]:
+    """Wait until no other worker has the group: one whose keeper died may still be saving."""
+    path = folder / _state.STATE / f"{group.name}.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as lock:
+        with suppress(OSError):  # a file system without locks
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def _stop_with_parent() -> None:
     """Save and stop if the process that watches over this one dies: another will start a new worker."""
     parent = os.getppid()
@@ -110,7 +123,9 @@ def main(arguments: Sequence[str]) -> int:
     _stop_with_parent()
     folder = Path(arguments[0])
     plan = read_plan(folder)
-    return work(folder, plan.group(arguments[1]), plan)
+    group = plan.group(arguments[1])
+    with _alone(folder, group):
+        return work(folder, group, plan)
 
 
 if __name__ == "__main__":

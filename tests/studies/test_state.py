@@ -180,6 +180,27 @@ def test_an_interrupted_worker_leaves_the_rest_for_the_next(tmp_path, monkeypatc
     assert _state.pending(tmp_path, plan) == list(plan.groups)
 
 
+def test_a_worker_waits_until_another_has_let_go_of_its_group(tmp_path, monkeypatch):
+    plan = small()
+    plan.write(tmp_path)
+    began, order = threading.Event(), []
+    monkeypatch.setattr(_worker, "_stop_with_parent", lambda: None)
+    monkeypatch.setattr(_worker, "work", lambda *_: order.append("second") or 0)
+
+    def second():
+        began.set()
+        _worker.main([str(tmp_path), GROUP.name])
+
+    with _worker._alone(tmp_path, GROUP):
+        thread = threading.Thread(target=second)
+        thread.start()
+        began.wait()
+        time.sleep(0.1)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
 def test_a_worker_that_is_not_heard_of_is_lost(tmp_path):
     plan = small()
     with _state.at_work(tmp_path, GROUP):
