@@ -132,8 +132,11 @@ def test_slurm_gives_the_same_results_though_workers_are_killed_and_jobs_preempt
         urgent = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"]
         subprocess.run(urgent, env=environment, check=True, capture_output=True)
         wait_for(lambda: not _alive(preempted))
+        # Slurm lets a job that was queued again wait for two minutes.
+        hurry = ["scontrol", "update", "jobid=1_1", "StartTime=now"]
+        wait_for(lambda: not subprocess.run(hurry, env=environment, capture_output=True).returncode)
         output = finished(process, tmp_path)
-    assert "submitted 2 jobs" in output
+    assert "submitted 2 jobs: 1_0, 1_1" in output
     killed, moved = log_of(folder, 0), log_of(folder, 1)
     assert "resumed at" in killed.partition("--- attempt 2")[2]
     assert "interrupted by SIGTERM; the runs are saved" in moved
