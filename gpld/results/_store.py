@@ -133,9 +133,15 @@ def _frame(table: pa.Table) -> pd.DataFrame:
 
 
 def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows in an order that does not depend on who wrote first, each of them once."""
     rows = rows.drop_duplicates(["run", "kind", "env_steps"], keep="last")
     texts = {name: rows[name].astype("category") for name in COLUMNS if SCHEMA.field(name).type == _TEXT}
-    rows = rows.assign(**{name: column.cat.remove_unused_categories() for name, column in texts.items()})
+    rows = rows.assign(
+        **{
+            name: column.cat.set_categories(sorted(column.cat.remove_unused_categories().cat.categories))
+            for name, column in texts.items()
+        }
+    )
     return rows.sort_values(["run", "kind", "env_steps"], kind="stable")[list(COLUMNS)].reset_index(drop=True)
 
 

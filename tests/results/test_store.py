@@ -26,6 +26,17 @@ def test_what_was_written_is_loaded(tmp_path):
     pd.testing.assert_frame_equal(loaded.astype(expected.dtypes.to_dict()), expected)
 
 
+def test_the_order_of_rows_is_not_that_of_writing(tmp_path):
+    table = rows()
+    for name, some in (("one", table), ("two", table.iloc[::-1])):
+        for _, run in some.groupby("run", sort=False):
+            results.write(tmp_path / name, run)
+        results.compact(tmp_path / name)
+    one, two = results.load(tmp_path / "one"), results.load(tmp_path / "two")
+    assert one["run"].astype(str).is_monotonic_increasing
+    pd.testing.assert_frame_equal(one, two)
+
+
 def test_a_run_written_again_takes_its_own_place(tmp_path):
     table = rows()
     write_all(tmp_path, table)
