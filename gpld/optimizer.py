@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from jaxtyping import Array, Float, Int, PyTree
 
@@ -14,8 +15,21 @@ from gpld.config import OptimizerConfig
 
 
 def tensor_norms(tree: PyTree) -> Float[Array, " leaves"]:
-    """The Euclidean norm of every tensor, in one array: one root for all is quicker than a root for each."""
-    return jnp.sqrt(jnp.stack([jnp.sum(jnp.square(leaf)) for leaf in jax.tree.leaves(tree)]))
+    """The Euclidean norm of every tensor, in one array.
+
+    Vectors of one width are reduced together, and one root is taken of all: a kernel for each of the many
+    small tensors would cost a GPU more than the large ones do.
+    """
+    leaves = jax.tree.leaves(tree)
+    together: dict[tuple[int, ...] | int, list[int]] = {}
+    for i, leaf in enumerate(leaves):
+        together.setdefault(leaf.shape if leaf.ndim == 1 else i, []).append(i)
+    squares = [
+        jnp.sum(jnp.square(jnp.stack([leaves[i] for i in group]).reshape(len(group), -1)), axis=1)
+        for group in together.values()
+    ]
+    order = [i for group in together.values() for i in group]
+    return jnp.sqrt(jnp.concatenate(squares)[np.argsort(order)])
 
 
 def clip_by_tensor_norm(clip: float, floor: float) -> optax.GradientTransformation:

@@ -10,7 +10,8 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
-from gpld.config import ConfigError
+from gpld import config as options
+from gpld.config import Config, ConfigError
 from gpld.memory import devices_used
 from gpld.types import Batch
 
@@ -47,6 +48,18 @@ def mesh_for(runs: int, batch: int, asked: int) -> Mesh | None:
         by_process = [[d for d in jax.devices() if d.process_index == p][:each] for p in range(processes)]
         axis, devices = BATCH, [device for own in by_process for device in own]
     return Mesh(np.array(devices), (axis,)) if len(devices) > 1 else None
+
+
+def compiled_for(config: Config, mesh: Mesh | None) -> Config:
+    """The options that programs are compiled with.
+
+    XLA cannot cut our own kernels, so devices that share a batch take its.
+    """
+    if mesh is None or BATCH not in mesh.axis_names:
+        return config
+    if config.agent.kernels == "fused":
+        raise ConfigError("agent.kernels: 'fused' is not allowed where devices share a batch; take 'auto'")
+    return options.override(config, {"agent": {"kernels": "plain"}})
 
 
 def place(tree: T, mesh: Mesh | None) -> T:

@@ -48,9 +48,9 @@ class Training:
     """Runs under way. What they will do next depends on `config`, `live`, `env` and the counters alone."""
 
     def __init__(self, group: Group, shared: Config, *, task: Task | None = None, devices: int = 0):
-        self.config, self.members = shared, group.members
-        configs = [member.config for member in group.members]
+        configs, self.members = [member.config for member in group.members], group.members
         self._task, self._mesh = task, _devices.mesh_for(len(configs), shared.replay.batch, devices)
+        self.config = _devices.compiled_for(shared, self._mesh)
         self.keys = _devices.place(Keys.of_all([config.seed for config in configs]), self._mesh)
         with ExitStack() as stack:  # closes what was opened if something fails to open
             runs = []

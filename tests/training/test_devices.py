@@ -8,8 +8,9 @@ import sys
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 
-from gpld.config import ConfigError
+from gpld.config import Config, ConfigError, override
 from gpld.training import _devices, train_all
 from tests.training.helpers import ROOT, Pole, arrays_of, lines
 from tests.training.on_devices import members
@@ -91,3 +92,15 @@ def test_devices_that_are_not_there_are_refused(tmp_path):
 def test_one_device_needs_no_mesh():
     assert _devices.mesh_for(4, 16, 0) is None
     assert _devices.mesh_for(1, 16, 1) is None
+
+
+def test_devices_that_share_a_batch_do_without_our_kernels():
+    config = Config(task="walker-walk")
+    one = np.array(jax.devices()[:1])
+    assert _devices.compiled_for(config, None) is config
+    assert _devices.compiled_for(config, Mesh(one, (_devices.RUN,))) is config
+    shared = Mesh(one, (_devices.BATCH,))
+    assert _devices.compiled_for(config, shared).agent.kernels == "plain"
+    asked = override(config, {"agent": {"kernels": "fused"}})
+    with pytest.raises(ConfigError, match=r"agent\.kernels: 'fused' is not allowed where devices share"):
+        _devices.compiled_for(asked, shared)
