@@ -67,9 +67,10 @@ def list_studies(arguments: Sequence[str]) -> int:
     """List the studies."""
     del arguments
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("study", "what", "tasks", "methods", "seeds", "env steps", "")
+    name_first = Column("study", no_wrap=True)  # to be typed, so never cut
+    table = Table(name_first, "what", "tasks", "methods", "seeds", "env steps", "")
     for name in _study.names():
         study = _study.get(name)
         counts = (len(study.tasks), len(study.methods), len(study.seeds))
