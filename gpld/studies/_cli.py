@@ -69,14 +69,13 @@ def list_studies(arguments: Sequence[str]) -> int:
     from rich.console import Console
     from rich.table import Column, Table
 
-    name_first = Column("study", no_wrap=True)  # to be typed, so never cut
-    table = Table(name_first, "what", "tasks", "methods", "seeds", "env steps", "")
+    typed = [Column(title, no_wrap=True) for title in ("study", "runs", "env steps")]  # never cut
+    table = Table(typed[0], "what", *typed[1:])
     for name in _study.names():
         study = _study.get(name)
-        counts = (len(study.tasks), len(study.methods), len(study.seeds))
-        steps = ", ".join(f"{x:,}" for x in study.env_steps)
-        needs = f"needs {', '.join(study.needs)}, not there yet" if study.missing else ""
-        table.add_row(name, study.title, *map(str, counts), steps, needs)
+        needs = f"; needs {', '.join(study.needs)}, not there yet" if study.missing else ""
+        runs = len(study.tasks) * len(study.methods) * len(study.seeds)
+        table.add_row(name, study.title + needs, str(runs), f"{study.env_steps[-1]:,}")
     Console().print(table)
     return 0
 
