@@ -8,10 +8,11 @@ Symbols used in every shape of this package:
 Sequences are time-major: `[T, B, ...]`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-from jaxtyping import Array, Bool, Float, Integer
+from jaxtyping import Array, Bool, Float, Integer, UInt8
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,36 @@ class Spaces:
     """Width of the action vector, or number of discrete actions."""
     discrete: bool = False
     """Whether an action is one of `actions` choices (given to the agent one-hot) or a vector in [-1, 1]."""
+    images: tuple[str, ...] = ()
+    """Observation keys that are images: uint8 of shape (height, width, channels). All others are float32."""
 
     @classmethod
-    def of(cls, obs: dict[str, tuple[int, ...]], actions: int, discrete: bool = False) -> "Spaces":
-        """Spaces from a dictionary of observation shapes."""
-        return cls(tuple(sorted((k, tuple(s)) for k, s in obs.items())), actions, discrete)
+    def of(
+        cls,
+        obs: dict[str, tuple[int, ...]],
+        actions: int,
+        discrete: bool = False,
+        images: Iterable[str] = (),
+    ) -> "Spaces":
+        """Spaces from a dictionary of observation shapes, and the names of those that are images."""
+        if unknown := sorted(set(images) - set(obs)):
+            raise ValueError(f"images: {unknown} are no observation keys; allowed are {sorted(obs)}")
+        shapes = tuple(sorted((k, tuple(s)) for k, s in obs.items()))
+        return cls(shapes, actions, discrete, tuple(sorted(images)))
+
+    @property
+    def vector_obs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and shape of every key that is not an image."""
+        return tuple((name, shape) for name, shape in self.obs if name not in self.images)
+
+    @property
+    def image_obs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """Name and shape of every image."""
+        return tuple((name, shape) for name, shape in self.obs if name in self.images)
+
+    def dtype(self, name: str) -> Literal["uint8", "float32"]:
+        """The type of an observation key."""
+        return "uint8" if name in self.images else "float32"
 
 
 class Latent(NamedTuple):
@@ -41,7 +67,8 @@ class Latent(NamedTuple):
 class Batch(NamedTuple):
     """B sequences of T steps, and the latent state that precedes each of them."""
 
-    obs: dict[str, Float[Array, "T B ..."]]
+    obs: dict[str, Float[Array, "T B ..."] | UInt8[Array, "T B ..."]]
+    """Vectors, and images as uint8."""
     prev_action: Float[Array, "T B A"]
     """The action that led to each observation (one-hot if discrete)."""
     reward: Float[Array, "T B"]

@@ -19,6 +19,8 @@ class ModelConfig:
     """C: classes of each categorical variable."""
     units: int = 256
     """Width of the encoder, decoder and head layers."""
+    depth: int = 16
+    """Images: channels of the convolutions, which have 2, 3, 4 and 4 times as many."""
     blocks: int = 8
     """Blocks of the block-diagonal recurrent layers; must divide deter."""
     prior_layers: int = 2

@@ -14,14 +14,14 @@ class Preset(NamedTuple):
     options: Mapping[str, Any]
 
 
-def _size(deter: int, hidden: int, classes: int, units: int) -> Mapping[str, Any]:
-    model = {"deter": deter, "hidden": hidden, "classes": classes, "units": units}
+def _size(deter: int, hidden: int, classes: int, units: int, depth: int) -> Mapping[str, Any]:
+    model = {"deter": deter, "hidden": hidden, "classes": classes, "units": units, "depth": depth}
     return {"agent": {"model": model | {"stoch": 32, "blocks": 8, "bins": 255}}}
 
 
 _NANO = {
     "agent": {
-        "model": {"deter": 128, "hidden": 32, "stoch": 8, "classes": 8, "units": 32, "bins": 63},
+        "model": {"deter": 128, "hidden": 32, "stoch": 8, "classes": 8, "units": 32, "depth": 4, "bins": 63},
         "behavior": {"horizon": 15},
         "optimizer": {"learning_rate": 1e-3},
     },
@@ -35,13 +35,15 @@ PRESETS: Mapping[str, Preset] = {
         "a few minutes with nano on a laptop: 26k env steps, evaluated every 2k",
         {"env_steps": 26_000, "eval": {"every": 1000}},
     ),
-    "1m": Preset("DreamerV3's size 1M, 0.6M parameters from states", _size(512, 64, 4, 64)),
-    "12m": Preset("the paper's size and the default, 9.7M parameters from states", _size(2048, 256, 16, 256)),
-    "25m": Preset("DreamerV3's size 25M, 22M parameters from states", _size(3072, 384, 24, 384)),
-    "50m": Preset("DreamerV3's size 50M, 39M parameters from states", _size(4096, 512, 32, 512)),
-    "100m": Preset("DreamerV3's size 100M, 87M parameters from states", _size(6144, 768, 48, 768)),
-    "200m": Preset("DreamerV3's size 200M, 154M parameters from states", _size(8192, 1024, 64, 1024)),
-    "400m": Preset("DreamerV3's size 400M, 345M parameters from states", _size(12288, 1536, 96, 1536)),
+    "1m": Preset("DreamerV3's size 1M, 0.6M parameters from states", _size(512, 64, 4, 64, 4)),
+    "12m": Preset(
+        "the paper's size and the default, 9.7M parameters from states", _size(2048, 256, 16, 256, 16)
+    ),
+    "25m": Preset("DreamerV3's size 25M, 22M parameters from states", _size(3072, 384, 24, 384, 24)),
+    "50m": Preset("DreamerV3's size 50M, 39M parameters from states", _size(4096, 512, 32, 512, 32)),
+    "100m": Preset("DreamerV3's size 100M, 87M parameters from states", _size(6144, 768, 48, 768, 48)),
+    "200m": Preset("DreamerV3's size 200M, 154M parameters from states", _size(8192, 1024, 64, 1024, 64)),
+    "400m": Preset("DreamerV3's size 400M, 345M parameters from states", _size(12288, 1536, 96, 1536, 96)),
     "cpu": Preset("float32 arithmetic, short compilation", {"agent": {"compute": "float32", "unroll": 1}}),
     "gpu": Preset("bfloat16 arithmetic, unrolled scans", {"agent": {"compute": "bfloat16", "unroll": 8}}),
     "proprio": Preset("the paper's 18 tasks from states: 1M env steps", {"env_steps": 1_000_000}),

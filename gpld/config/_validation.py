@@ -47,6 +47,7 @@ AGENT_RANGES = {
     "model.stoch": _SIZE,
     "model.classes": Range(2, 256),  # z is stored as one byte per variable
     "model.units": _SIZE,
+    "model.depth": _SIZE,
     "model.blocks": _SIZE,
     "model.prior_layers": _SIZE,
     "model.posterior_layers": _SIZE,

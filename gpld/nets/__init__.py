@@ -1,6 +1,7 @@
 """Small layers that know nothing of reinforcement learning. Each computes in the type of its input."""
 
 from gpld.kernels import NORM_EPS
+from gpld.nets._conv import Conv, ConvLayer, doubled, pooled
 from gpld.nets._layers import (
     MLP,
     BlockLinear,
@@ -18,12 +19,16 @@ __all__ = [
     "MLP",
     "NORM_EPS",
     "BlockLinear",
+    "Conv",
+    "ConvLayer",
     "Dense",
     "Head",
     "Linear",
     "RMSNorm",
     "aligned",
     "cast",
+    "doubled",
     "joint_linear",
+    "pooled",
     "unrolled",
 ]

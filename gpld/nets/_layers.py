@@ -15,9 +15,10 @@ _Module = TypeVar("_Module", bound=eqx.Module)
 _TRUNCATION = 1.1368
 
 
-def _initial_weight(
+def initial_weight(
     key: PRNGKeyArray, shape: tuple[int, ...], fan_in: int, scale: float
 ) -> Float[Array, "..."]:
+    """A normal of standard deviation `scale / sqrt(fan_in)`, truncated; exactly zero if `scale` is."""
     if scale == 0:
         return jnp.zeros(shape)
     return scale * _TRUNCATION * fan_in**-0.5 * jax.random.truncated_normal(key, -2.0, 2.0, shape)
@@ -32,7 +33,7 @@ class Linear(eqx.Module):
     @classmethod
     def init(cls, inputs: int, outputs: int, *, scale: float = 1.0, key: PRNGKeyArray) -> "Linear":
         """Weights of standard deviation `scale / sqrt(inputs)`, bias zero."""
-        return cls(_initial_weight(key, (inputs, outputs), inputs, scale), jnp.zeros(outputs))
+        return cls(initial_weight(key, (inputs, outputs), inputs, scale), jnp.zeros(outputs))
 
     def add_bias(self, y: Float[Array, "*N out"]) -> Float[Array, "*N out"]:
         """What follows the product, for those who form it themselves."""
@@ -52,7 +53,7 @@ class BlockLinear(eqx.Module):
     def init(cls, inputs: int, outputs: int, blocks: int, *, key: PRNGKeyArray) -> "BlockLinear":
         """As `Linear`; the standard deviation follows the whole input width, not one block's."""
         shape = (blocks, inputs // blocks, outputs // blocks)
-        return cls(_initial_weight(key, shape, inputs, 1.0), jnp.zeros(outputs))
+        return cls(initial_weight(key, shape, inputs, 1.0), jnp.zeros(outputs))
 
     def __call__(self, x: Float[Array, "*N wide_in"]) -> Float[Array, "*N wide_out"]:
         blocks, inputs, outputs = self.weight.shape

@@ -24,9 +24,10 @@ class WorldModel(eqx.Module):
         """A freshly initialised world model; its reward prediction starts at zero."""
         keys = jax.random.split(key, 5)
         feature = config.deter + config.stoch * config.classes
+        encoder = Encoder.init(config, spaces, key=keys[0])
         return cls(
-            Encoder.init(config, spaces, key=keys[0]),
-            Dynamics.init(config, spaces.actions, key=keys[1]),
+            encoder,
+            Dynamics.init(config, spaces.actions, encoder.width, key=keys[1]),
             Decoder.init(config, spaces, key=keys[2]),
             Head.init(feature, config.units, config.reward_layers, config.bins, scale=0.0, key=keys[3]),
             Head.init(feature, config.units, config.continue_layers, 1, key=keys[4]),

@@ -32,8 +32,10 @@ class Dynamics(eqx.Module):
     unimix: float = eqx.field(static=True)
 
     @classmethod
-    def init(cls, config: ModelConfig, actions: int, *, key: PRNGKeyArray) -> "Dynamics":
-        """Freshly initialised dynamics."""
+    def init(
+        cls, config: ModelConfig, actions: int, encoded: int | None = None, *, key: PRNGKeyArray
+    ) -> "Dynamics":
+        """Freshly initialised dynamics; `encoded` is E, by default that of vectors alone."""
         keys = jax.random.split(key, 7)
         deter, hidden, blocks, code = (
             config.deter,
@@ -42,12 +44,13 @@ class Dynamics(eqx.Module):
             config.stoch * config.classes,
         )
         widths = (deter, code, actions)
+        width = deter + (config.units if encoded is None else encoded)
         return cls(
             inputs=tuple(Dense.init(width, hidden, key=k) for width, k in zip(widths, keys, strict=False)),
             hidden=BlockLinear.init(deter + blocks * 3 * hidden, deter, blocks, key=keys[3]),
             hidden_norm=RMSNorm.init(deter),
             gates=BlockLinear.init(deter, 3 * deter, blocks, key=keys[4]),
-            posterior=Head.init(deter + config.units, hidden, config.posterior_layers, code, key=keys[5]),
+            posterior=Head.init(width, hidden, config.posterior_layers, code, key=keys[5]),
             prior=Head.init(deter, hidden, config.prior_layers, code, key=keys[6]),
             stoch=config.stoch,
             unimix=config.unimix,

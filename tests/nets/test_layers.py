@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpld.nets import MLP, BlockLinear, Linear, RMSNorm, joint_linear
+from gpld.nets import MLP, BlockLinear, Conv, Linear, RMSNorm, doubled, joint_linear, pooled
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.01])
@@ -59,3 +59,30 @@ def test_joint_linear_equals_the_layers_one_by_one():
     a, b = jax.random.normal(keys[3], (5, 3)), jax.random.normal(keys[4], (5, 4))
     for got, layer in zip(joint_linear(layers, a, b), layers, strict=True):
         np.testing.assert_allclose(got, layer(jnp.concatenate([a, b], -1)), rtol=1e-5, atol=1e-6)
+
+
+def test_convolution_initialisation_follows_all_it_reads():
+    layer = Conv.init(30, 50, 5, key=jax.random.key(0))
+    assert layer.weight.shape == (5, 5, 30, 50)
+    np.testing.assert_allclose(layer.weight.std(), 1 / np.sqrt(5 * 5 * 30), rtol=0.01)
+    assert not layer.bias.any()
+
+
+def test_convolution_reads_a_window_around_each_place():
+    layer = Conv.init(2, 4, 3, key=jax.random.key(0))
+    layer = Conv(layer.weight, jnp.arange(4.0))
+    x = np.asarray(jax.random.normal(jax.random.key(1), (2, 3, 4, 6, 2)))  # two leading axes
+    padded = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))
+    expected = np.einsum("abrcikl,klio->abrco", windows, np.asarray(layer.weight)) + np.arange(4.0)
+    np.testing.assert_allclose(layer(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_pooling_takes_the_largest_of_four_and_doubling_gives_it_to_four():
+    x = jnp.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)
+    x = x.at[0, 0, 0].set(1e3)
+    small = pooled(x)
+    assert small.shape == (2, 2, 3, 3)
+    np.testing.assert_array_equal(small[:, 1, 2], x[:, 3, 5])
+    assert (small[0, 0, 0] == 1e3).all()
+    np.testing.assert_array_equal(doubled(small), np.asarray(small).repeat(2, axis=1).repeat(2, axis=2))
