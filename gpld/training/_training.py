@@ -27,7 +27,7 @@ from gpld.config import Config
 from gpld.envs import Fleet, Step
 from gpld.population import method_of
 from gpld.replay import Record, join, split
-from gpld.training import _devices, _program, provenance
+from gpld.training import _devices, _program, provenance, warm_start
 from gpld.training._plan import Group
 from gpld.training._program import Keys
 from gpld.training._recent import Recent
@@ -258,10 +258,11 @@ class Training:
 
     def _begin(self, group: Group) -> list[str]:
         """Begin all runs, and say so if they were begun before."""
+        configs = [member.config for member in group.members]
+        live = _program.init(self.config, self.env.spaces, group.storage, configs, self._mesh)
+        self.live = live._replace(agent=warm_start.begin(self.config, live.agent))
         for run in self.checkpoints if _devices.writes() else []:
             run.clear()
-        configs = [member.config for member in group.members]
-        self.live = _program.init(self.config, self.env.spaces, group.storage, configs, self._mesh)
         if not any((member.folder / CONFIG).exists() for member in group.members):
             return []
         which = "the run begins" if len(group.members) == 1 else "the runs begin"
@@ -306,7 +307,7 @@ class Training:
 
 
 def _blank_step(spaces: Spaces, runs: int, count: int) -> Step:
-    obs = {name: np.zeros((runs, count, *shape), np.float32) for name, shape in spaces.obs}
+    obs = {name: np.zeros((runs, count, *shape), spaces.dtype(name)) for name, shape in spaces.obs}
     flags = [np.zeros((runs, count), bool) for _ in range(3)]
     return Step(obs, np.zeros((runs, count), np.float32), *flags)
 

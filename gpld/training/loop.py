@@ -74,7 +74,7 @@ def train_all(members: Sequence[Member], *, task: Task | None = None, devices: i
                     results[member.folder] = Result(member.folder, steps, finished=True)
             if unfinished:
                 for group in _planned(unfinished, shared, task, devices):
-                    results |= _train_group(group, shared, task, devices, interrupted)
+                    results |= _train_group(group, task, devices, interrupted)
     except BrokenPipeError:  # whoever looked at the output has gone
         raise
     except OSError as error:
@@ -96,13 +96,14 @@ def _planned(members: list[Member], shared: Config, task: Task | None, devices: 
 
 
 def _train_group(
-    group: Group, shared: Config, task: Task | None, devices: int, interrupted: Callable[[], int | None]
+    group: Group, task: Task | None, devices: int, interrupted: Callable[[], int | None]
 ) -> dict[Path, Result]:
     """Train runs to their end, unless there was a signal."""
     if interrupted() is not None:  # while another group was trained
         stopped = [Result(m.folder, newest(m), finished=False, signal=interrupted()) for m in group.members]
         return {result.folder: result for result in stopped}
-    with Training(group, shared, task=task, devices=devices) as training:
+    # Shared by this group, which may be of baselines alone: then nothing is compiled that they do not need.
+    with Training(group, population.shared(group.members), task=task, devices=devices) as training:
         # Not earlier: options that a run could not even start with shall not bind the next attempt.
         for member in group.members if _devices.writes() else []:
             options.save(member.config, member.folder / CONFIG)

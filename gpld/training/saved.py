@@ -64,7 +64,12 @@ def load(folder: str | Path, step: int | None = None) -> Trained:
 
 def write_spaces(folder: Path, spaces: Spaces) -> None:
     """Keep a run's spaces with it, in one move."""
-    values = {"obs": dict(spaces.obs), "actions": spaces.actions, "discrete": spaces.discrete}
+    values = {
+        "obs": dict(spaces.obs),
+        "actions": spaces.actions,
+        "discrete": spaces.discrete,
+        "images": spaces.images,
+    }
     path = folder / SPACES
     unfinished = path.with_name(path.name + ".partial")
     unfinished.write_text(json.dumps(values, indent=2) + "\n")
@@ -77,6 +82,7 @@ def read_spaces(folder: Path) -> Spaces:
     try:
         values = json.loads(path.read_text())
         obs = {name: tuple(shape) for name, shape in values["obs"].items()}
-        return Spaces.of(obs, values["actions"], values["discrete"])
+        # Older runs have no images, and do not say so.
+        return Spaces.of(obs, values["actions"], values["discrete"], values.get("images", ()))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: not a description of spaces ({error!r})") from error
