@@ -3,6 +3,7 @@ from typing import NamedTuple
 import jax
 import jax.custom_batching
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpld.behavior._policy import PolicyHead
@@ -79,7 +80,9 @@ def _write(rows: Float[Array, "S *shape"], row: Float[Array, "*shape"], index: I
 
 
 @_write.def_vmap
-def _write_runs(size: int, batched: list[bool], rows: Array, row: Array, index: Array) -> tuple[Array, bool]:
+def _write_runs(
+    size: int, batched: list[bool], rows: Array, row: Array, index: ArrayLike
+) -> tuple[Array, bool]:
     # JAX's own rule makes a scatter of it, which reads what it overwrites.
     rows = rows if batched[0] else jnp.broadcast_to(rows, (size, *rows.shape))
     assert batched[1:] == [True, False]
