@@ -392,3 +392,51 @@ def test_impossible_arguments_are_named():
         rp.append(empty(), rec._replace(obs={"height": rec.obs["height"]}))
     with pytest.raises(ValueError, match=r"record.action has shape \(3, 1\); it must be \(3, 2\)"):
         rp.append(empty(), rec._replace(action=rec.action[:, :1]))
+
+
+PIXELS = Spaces.of({"height": (), "arm": (2, 3), "view": (4, 2, 3)}, actions=2, images=["view"])
+
+
+def seen(step):
+    """A record with an image of random bytes; read as floats, those of one stream are not numbers."""
+    rec, view = record(step), np.random.default_rng(step).integers(0, 256, (S, 4, 2, 3), np.uint8)
+    view[step % S] = 255
+    return rec._replace(obs={"arm": rec.obs["arm"], "height": rec.obs["height"], "view": view})
+
+
+@pytest.mark.parametrize("storage", ["device", "host"])
+def test_images_come_back_byte_by_byte(storage):
+    replay, model = rp.init(PIXELS, S, N, D, K, "float32", storage), Model(online=True)
+    host = storage == "host"
+    for step in range(2 * N):
+        replay = (rp.append if host else append)(replay, seen(step))
+        model.append(seen(step))
+        if step >= T:
+            replay, batch, indices = (rp.sample if host else sample)(replay, jax.random.key(step), B, T)
+            assert batch.obs["view"].dtype == np.uint8
+            model.check(batch, indices)
+    held = rp.stored(replay)
+    exported = (
+        rp.export_steps(replay, held.start, held.stop),
+        rp.export_latents(replay, held.start, held.stop),
+    )
+    steps, latents = jax.tree.map(np.asarray, exported)
+    blank = rp.init(PIXELS, S, N, D, K, "float32", storage)
+    assert_same(rp.restore(blank, held.start, steps, latents, int(replay.consumed)), replay)
+
+
+def test_a_byte_of_an_image_takes_a_byte():
+    for storage in ("device", "host"):
+        replay = rp.init(PIXELS, S, N, D, K, "float32", storage)
+        expected = S * N * (4 * (7 + 2 + 1 + 3) + 4 * 2 * 3 + 4 * D + K) + 2 * 4
+        assert sum(x.nbytes for x in jax.tree.leaves(replay)) == expected
+
+
+def test_images_of_another_type_or_size_are_refused():
+    replay, rec = rp.init(PIXELS, S, N, D, K, "float32"), seen(0)
+    wrong = rec._replace(obs=rec.obs | {"view": rec.obs["view"].astype(np.float32)})
+    with pytest.raises(ValueError, match=r"record.view is an image of float32; it must be uint8"):
+        rp.append(replay, wrong)
+    odd = Spaces.of({"view": (3, 3, 1)}, actions=2, images=["view"])
+    with pytest.raises(ValueError, match=r"'view'.* 9 bytes, not a multiple of 4"):
+        rp.init(odd, S, N, D, K, "float32")

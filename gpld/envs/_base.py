@@ -9,7 +9,7 @@ from concurrent.futures import Future, wait
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float32
+from jaxtyping import Bool, Float32, UInt8
 
 from gpld.types import Spaces
 
@@ -17,8 +17,8 @@ from gpld.types import Spaces
 class Step(NamedTuple):
     """One agent step of N streams."""
 
-    obs: dict[str, Float32[np.ndarray, "N ..."]]
-    """By key, sorted by name."""
+    obs: dict[str, Float32[np.ndarray, "N ..."] | UInt8[np.ndarray, "N ..."]]
+    """By key, sorted by name; images are uint8."""
     reward: Float32[np.ndarray, "N"]
     """The reward that came with the observation; 0 at episode starts."""
     is_first: Bool[np.ndarray, "N"]

@@ -103,7 +103,7 @@ class SerialEnv(VectorEnv):
         self._pending = np.ones(count, bool)
         self._restarts = np.zeros(count, np.int64)
         self._steps = 0
-        self._last = {key: np.zeros((count, *shape), np.float32) for key, shape in self.spaces.obs}
+        self._last = {k: np.zeros((count, *shape), self.spaces.dtype(k)) for k, shape in self.spaces.obs}
 
     def reset(self, streams: Iterable[int] | None = None) -> None:
         """Let these streams (default: all) begin a new episode at the next step."""

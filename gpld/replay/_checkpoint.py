@@ -10,7 +10,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float32, Int32, Shaped
+from jaxtyping import Array, Int32, Shaped
 
 from gpld.replay._ring import Replay
 
@@ -21,7 +21,7 @@ def stored(replay: Replay) -> range:
     return range(max(appended - replay.slots, 0), appended)
 
 
-def export_steps(replay: Replay, begin: int, end: int) -> Float32[Array | np.ndarray, "*R S n F"]:
+def export_steps(replay: Replay, begin: int, end: int) -> Shaped[Array | np.ndarray, "*R S n F"]:
     """A copy of the steps [`begin`, `end`), without latents, where the replay is: on the device or the host.
 
     Being a copy, it can be fetched by another thread while training changes the replay.
@@ -38,7 +38,7 @@ def export_latents(replay: Replay, begin: int, end: int) -> dict[str, Shaped[Arr
 def restore(
     replay: Replay,
     begin: int,
-    steps: Float32[Array | np.ndarray, "*R S n F"],
+    steps: Shaped[Array | np.ndarray, "*R S n F"],
     latents: dict[str, Shaped[Array | np.ndarray, "*R S n _"]],
     consumed: int | Int32[Array | np.ndarray, "*R"],
 ) -> Replay:

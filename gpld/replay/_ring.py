@@ -19,9 +19,9 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float32, Int32, PRNGKeyArray, Shaped, UInt8, UInt16
+from jaxtyping import Array, Bool, Float32, Int32, PRNGKeyArray, Shaped, UInt8, UInt16, UInt32
 
-from gpld.replay._rows import Record, pack, unpack, width
+from gpld.replay._rows import Record, pack, row_type, unpack, width
 from gpld.types import Batch, Latent, Spaces
 
 Storage = Literal["device", "host"]
@@ -35,8 +35,8 @@ float32 and back around each write to it, and because any file format can hold t
 class Replay(eqx.Module):
     """The last N steps of S streams; with a leading axis everywhere if it holds several runs."""
 
-    steps: Float32[Array | np.ndarray, "*R S N F"]
-    """Observations, action, reward and flags of each step."""
+    steps: Float32[Array | np.ndarray, "*R S N F"] | UInt32[Array | np.ndarray, "*R S N F"]
+    """Observations, action, reward and flags of each step; as words of bits if some are images."""
     h: Float32[Array | np.ndarray, "*R S N D"] | UInt16[Array | np.ndarray, "*R S N D"]
     """Deterministic latents, the bits of those that are bfloat16."""
     z: UInt8[Array | np.ndarray, "*R S N K"]
@@ -87,7 +87,7 @@ def init(
         raise ValueError(f"replay.capacity is {streams * slots} agent steps; it must be below 2**31")
     xp = np if storage == "host" else jnp
     return Replay(
-        steps=xp.zeros((streams, slots, width(spaces)), np.float32),
+        steps=xp.zeros((streams, slots, width(spaces)), row_type(spaces)),
         h=xp.zeros((streams, slots, deter), STORED[dtype]),
         z=xp.zeros((streams, slots, stoch), np.uint8),
         appended=xp.zeros((), np.int32),
@@ -220,7 +220,7 @@ def _write_slots(
 def _to_batch(
     spaces: Spaces,
     dtype: str,
-    rows: Float32[Array, "L B F"],
+    rows: Float32[Array, "L B F"] | UInt32[Array, "L B F"],
     h: Shaped[Array, "B D"],
     z: UInt8[Array, "B K"],
 ) -> Batch:

@@ -1,4 +1,9 @@
-"""A step as one float32 row, observations, action, reward and flags side by side: one gather reads it all."""
+"""A step as one row, observations, action, reward and flags side by side: one gather reads it all.
+
+Rows are float32. If some observations are images, they are uint32 instead: four bytes of an image in a word,
+and the bits of every other number in one. As floats, bytes could be numbers that are not, which need not keep
+their bits.
+"""
 
 from itertools import accumulate
 from math import prod
@@ -6,7 +11,7 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Float32, UInt8, UInt32
 
 from gpld.types import Latent, Spaces
 
@@ -14,7 +19,7 @@ from gpld.types import Latent, Spaces
 class Record(NamedTuple):
     """One agent step of all S streams: what was observed, and what the policy made of it."""
 
-    obs: dict[str, Float[Array | np.ndarray, "S ..."]]
+    obs: dict[str, Float[Array | np.ndarray, "S ..."] | UInt8[Array | np.ndarray, "S ..."]]
     action: Float[Array | np.ndarray, "S A"]
     """The action taken after the observation (one-hot if discrete)."""
     reward: Float[Array | np.ndarray, "S"]
@@ -29,7 +34,7 @@ class Record(NamedTuple):
 class Fields(NamedTuple):
     """Rows taken apart; every array keeps the rows' leading axes."""
 
-    obs: dict[str, Float[Array, "..."]]
+    obs: dict[str, Float[Array, "..."] | UInt8[Array, "..."]]
     action: Float[Array, "*N A"]
     reward: Float[Array, "*N"]
     is_first: Bool[Array, "*N"]
@@ -43,12 +48,28 @@ def _layout(spaces: Spaces) -> list[tuple[str, tuple[int, ...]]]:
     return [*spaces.obs, ("action", (spaces.actions,)), ("reward", ()), *flags]
 
 
+def _words(spaces: Spaces, name: str, shape: tuple[int, ...]) -> int:
+    """Places that a field takes in a row."""
+    if name not in spaces.images:
+        return prod(shape)
+    if prod(shape) % 4:
+        raise ValueError(f"image {name!r} of shape {shape} has {prod(shape)} bytes, not a multiple of 4")
+    return prod(shape) // 4
+
+
 def width(spaces: Spaces) -> int:
-    """F: floats in a row."""
-    return sum(prod(shape) for _, shape in _layout(spaces))
+    """F: places in a row."""
+    return sum(_words(spaces, name, shape) for name, shape in _layout(spaces))
 
 
-def pack(spaces: Spaces, record: Record, streams: int, host: bool) -> Float[Array | np.ndarray, "S F"]:
+def row_type(spaces: Spaces) -> type[np.float32] | type[np.uint32]:
+    """The type of rows."""
+    return np.uint32 if spaces.images else np.float32
+
+
+def pack(
+    spaces: Spaces, record: Record, streams: int, host: bool
+) -> Float32[Array | np.ndarray, "S F"] | UInt32[Array | np.ndarray, "S F"]:
     """One step of all streams as rows, made by numpy if `host`."""
     xp = np if host else jnp
     names = [name for name, _ in spaces.obs]
@@ -59,17 +80,21 @@ def pack(spaces: Spaces, record: Record, streams: int, host: bool) -> Float[Arra
     for (name, shape), value in zip(_layout(spaces), values, strict=True):
         if value.shape != (streams, *shape):
             raise ValueError(f"record.{name} has shape {value.shape}; it must be {(streams, *shape)}")
-        columns.append(value.reshape(streams, -1).astype(np.float32))
+        if name in spaces.images and value.dtype != np.uint8:
+            raise ValueError(f"record.{name} is an image of {value.dtype}; it must be uint8")
+        value = value.reshape(streams, -1)
+        value = value if name in spaces.images else value.astype(np.float32)
+        columns.append(value.view(row_type(spaces)))
     return xp.concatenate(columns, axis=1)
 
 
-def unpack(spaces: Spaces, rows: Float[Array, "*N F"]) -> Fields:
+def unpack(spaces: Spaces, rows: Float32[Array, "*N F"] | UInt32[Array, "*N F"]) -> Fields:
     """The fields of rows with any leading axes."""
     layout = _layout(spaces)
-    ends = list(accumulate(prod(shape) for _, shape in layout))
+    ends = list(accumulate(_words(spaces, name, shape) for name, shape in layout))
     values = [
-        rows[..., begin:end].reshape(*rows.shape[:-1], *shape)
-        for begin, end, (_, shape) in zip([0, *ends], ends, layout, strict=False)
+        rows[..., begin:end].view(spaces.dtype(name)).reshape(*rows.shape[:-1], *shape)
+        for begin, end, (name, shape) in zip([0, *ends], ends, layout, strict=False)
     ]
     count = len(spaces.obs)
     obs = {name: value for (name, _), value in zip(spaces.obs, values[:count], strict=True)}
