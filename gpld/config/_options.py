@@ -184,6 +184,8 @@ class EnvConfig:
     """Environments stepped together."""
     action_repeat: int = 2
     """Env steps that each action is held for; their rewards are summed."""
+    pixels: bool = False
+    """Observe 64x64 images of the suite's tasks instead of states, drawn by dm_control."""
     threads: int = 0
     """Threads that step EnvPool; 0 for one a core."""
     restarts: int = 10
@@ -260,6 +262,10 @@ class Config:
     """Engine that runs the task; auto takes the fastest that has it."""
     env_steps: int = 1_000_000
     """Env steps to train for (agent steps times the action repeat)."""
+    init_from: str = ""
+    """Folder of a trained run, parts of which this one begins with; empty to begin with nothing."""
+    init: str = "encoder,decoder"
+    """Those parts, by name or pattern, with commas between them: encoder,dynamics.p*; the rest is fresh."""
     max_skipped: int = 20
     """Updates in a row skipped for non-finite numbers before the run stops."""
     agent: AgentConfig = field(default_factory=AgentConfig)

@@ -49,6 +49,10 @@ PRESETS: Mapping[str, Preset] = {
     "proprio": Preset("the paper's 18 tasks from states: 1M env steps", {"env_steps": 1_000_000}),
     "locomotion": Preset("the paper's 6 locomotion tasks: 1M env steps", {"env_steps": 1_000_000}),
     "quadruped": Preset("the paper's quadruped tasks: 4M env steps", {"env_steps": 4_000_000}),
+    "pixels": Preset(
+        "the suite from 64x64 images; penalty from 200k agent steps on, 0.01 or more",
+        {"env": {"pixels": True}, "agent": {"penalty": {"start": 100_000, "floor": 0.01}}},
+    ),
     "paper": Preset(
         "the authors' scaling of the penalty, which the paper's numbers came from",
         {"agent": {"penalty": {"scaling": "all"}}},

@@ -133,6 +133,8 @@ def validate(config: Config | AgentConfig) -> None:
 def _validate_run(config: Config) -> None:
     _check_ranges(config, RUN_RANGES, "")
     _check_task(config)
+    if config.init_from and not all(part.strip() for part in config.init.split(",")):
+        raise _refuse("init", config.init, "names or patterns of parts, with commas between them")
     replay, env = config.replay, config.env
     sequences = env.count * (replay.length + 1)
     if config.agent_steps < sequences:
@@ -191,6 +193,11 @@ def _check_task(config: Config) -> None:
         near = f"; did you mean gym:{config.task}?" if looks_like_gym else suggestion(config.task, SUITE)
         allowed = f"a task of the DeepMind Control suite, or {GYM_PREFIX}Name-v0 for Gymnasium's{near}"
         raise _refuse("task", config.task, allowed)
+    if gym and config.env.pixels:
+        allowed = f"off for {config.task}, which may give images as observations"
+        raise _refuse("env.pixels", True, allowed)
+    if config.env.pixels and config.backend == "envpool":
+        raise _refuse("backend", config.backend, "auto or dm_control with env.pixels")
     if gym and config.backend not in ("auto", "gymnasium"):
         raise _refuse("backend", config.backend, f"auto or gymnasium for {config.task}")
     if not gym and config.backend == "gymnasium":

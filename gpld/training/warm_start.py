@@ -1,0 +1,81 @@
+"""Runs that begin with named parts of a trained agent: the rest of them is fresh, and all is trained."""
+
+from fnmatch import fnmatchcase
+from itertools import accumulate
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from gpld.agent import AgentState, Model
+from gpld.config import Config, ConfigError
+from gpld.training import saved
+from gpld.training.checkpoints import CheckpointError
+
+SHOWN = 8
+"""Differences named in a message."""
+
+
+def begin(config: Config, state: AgentState) -> AgentState:
+    """Fresh agents, `[R, ...]`, with the parts that `config.init` names from the run `config.init_from`.
+
+    Without `init_from`, they stay as they are. Their optimisers always do, and a slow value is as its value.
+    """
+    if not config.init_from:
+        return state
+    try:
+        trained = saved.load(config.init_from)
+    except CheckpointError as error:
+        raise ConfigError(f"init_from: {error}") from error
+    patterns = [pattern.strip() for pattern in config.init.split(",")]
+    model = transferred(state.model, trained.model, patterns, source=config.init_from)
+    return state._replace(model=model, slow_value=jax.tree.map(jnp.copy, model.value))
+
+
+def transferred(model: Model, trained: Model, patterns: list[str], *, source: str) -> Model:
+    """`model`, of several runs, with the parameters of `trained` that a pattern names.
+
+    A pattern names parameters by the start of their paths: `encoder` all of the encoder, `dynamics.p*` the
+    dynamics' posterior and prior, `*` everything. Both models must have the same of them, in the same shapes.
+    """
+    ours, theirs = _named(model), _named(trained)
+    for pattern in patterns:
+        if not any(_names(pattern, name) for name in ours):
+            parts = ", ".join(dict.fromkeys(name.partition(".")[0] for name in ours))
+            raise ConfigError(
+                f"init: {pattern!r} is no part of the agent; it must be one of {parts}, or below"
+            )
+    chosen = [name for name in {**ours, **theirs} if any(_names(pattern, name) for pattern in patterns)]
+    here = {name: list(ours[name].shape[1:]) for name in chosen if name in ours}
+    there = {name: list(theirs[name].shape) for name in chosen if name in theirs}
+    wrong = [
+        f"  {name}: {there.get(name, 'not')} there, {here.get(name, 'not')} here"
+        for name in chosen
+        if here.get(name) != there.get(name)
+    ]
+    if wrong:
+        more = [f"  and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
+        first = (
+            f"init_from: {source} has other parameters than this run in {len(wrong)} of {len(chosen)} places"
+        )
+        raise ConfigError("\n".join([first, *wrong[:SHOWN], *more]))
+    taken = {name: _placed(theirs[name], like=ours[name]) for name in chosen}
+    return jax.tree.unflatten(jax.tree.structure(model), [taken.get(name, ours[name]) for name in ours])
+
+
+def _placed(leaf: jax.Array, *, like: jax.Array) -> jax.Array:
+    """The same for all runs, where theirs are."""
+    return jax.device_put(jnp.broadcast_to(leaf[None], like.shape), like.sharding)
+
+
+def _named(model: PyTree) -> dict[str, Any]:
+    """Parameters by their paths, without the room `world` that five of the seven parts are in."""
+    leaves = jax.tree_util.tree_leaves_with_path(model)
+    paths = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)
+    return {path.removeprefix("world."): leaf for path, (_, leaf) in zip(paths, leaves, strict=True)}
+
+
+def _names(pattern: str, name: str) -> bool:
+    """Whether a pattern is that of a parameter, or of a part that it is in."""
+    return any(fnmatchcase(part, pattern) for part in accumulate(name.split("."), "{}.{}".format))

@@ -1,0 +1,84 @@
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+
+from gpld import agent
+from gpld.config import ConfigError, override, validate
+from gpld.training import saved, warm_start
+from tests.training.helpers import opened, tiny
+
+
+def parameters(model):
+    """By path, of a model of one run or of the first of several."""
+    return {name: np.asarray(leaf) for name, leaf in warm_start._named(model).items()}
+
+
+def begun(small_run, tmp_path, **changes):
+    """Parameters of a run as it begins."""
+    config = override(saved.load(small_run).config, {"seed": 9, **changes})
+    with opened(override(config, {"replay": {"storage": "device"}}), tmp_path / "run") as training:
+        first = jax.tree.map(lambda x: x[0], training.live.agent)
+    value, slow = jax.tree.leaves(first.model.value), jax.tree.leaves(first.slow_value)
+    assert all(np.array_equal(a, b) for a, b in zip(value, slow, strict=True))
+    return parameters(first.model)
+
+
+@pytest.mark.parametrize(
+    ("init", "taken"),
+    [
+        ("encoder,decoder", ("encoder.", "decoder.")),
+        ("dynamics.p*, value", ("dynamics.posterior.", "dynamics.prior.", "value.")),
+        ("*", ("",)),
+    ],
+)
+def test_exactly_the_named_parts_are_taken(small_run, tmp_path, init, taken):
+    there = parameters(saved.load(small_run).model)
+    fresh = begun(small_run, tmp_path / "fresh")
+    warm = begun(small_run, tmp_path / "warm", init_from=str(small_run), init=init)
+    assert fresh.keys() == warm.keys() == there.keys()
+    for name in warm:
+        expected = there if name.startswith(taken) else fresh
+        np.testing.assert_array_equal(warm[name], expected[name], err_msg=name)
+    # Not the same anyway: the source has another seed.
+    differ = [name for name in warm if not np.array_equal(there[name], fresh[name])]
+    assert any(name.startswith(taken) for name in differ)
+
+
+def refused(small_run, init, **sizes):
+    """What is said of a run with other sizes, of which only the shapes are made."""
+    trained = saved.load(small_run)
+    config = override(trained.config, {"agent": {"model": sizes}, "init_from": str(small_run), "init": init})
+    fresh = jax.vmap(partial(agent.init, config.agent, trained.spaces))
+    with pytest.raises(ConfigError) as error:
+        warm_start.begin(config, jax.eval_shape(fresh, jax.random.split(jax.random.key(0), 3)))
+    return str(error.value).splitlines()
+
+
+def test_other_shapes_are_refused_by_name(small_run):
+    first, *rest = refused(small_run, "encoder,dynamics", units=12)
+    assert first == f"init_from: {small_run} has other parameters than this run in 4 of 27 places"
+    assert "  encoder.mlp.layers.0.linear.weight: [5, 8] there, [5, 12] here" in rest
+    # Where e goes in; the rest of the dynamics is alike.
+    assert [line for line in rest if "dynamics" in line] == [
+        "  dynamics.posterior.mlp.layers.0.linear.weight: [24, 8] there, [28, 8] here"
+    ]
+
+
+def test_other_layers_are_refused_by_name(small_run):
+    _, *rest = refused(small_run, "encoder", encoder_layers=2)
+    assert rest == [
+        "  encoder.mlp.layers.1.linear.weight: not there, [8, 8] here",
+        "  encoder.mlp.layers.1.linear.bias: not there, [8] here",
+        "  encoder.mlp.layers.1.norm.scale: not there, [8] here",
+    ]
+
+
+def test_parts_that_do_not_exist_are_refused(small_run, tmp_path):
+    with pytest.raises(ConfigError, match=r"init: 'encodr' is no part.* one of encoder, dynamics, decoder"):
+        begun(small_run, tmp_path, init_from=str(small_run), init="encodr")
+    with pytest.raises(ConfigError, match="init: 'encoder,' is not allowed"):
+        validate(tiny(init_from=str(small_run), init="encoder,"))
+    with pytest.raises(ConfigError, match="is not the folder of a run"):
+        begun(small_run, tmp_path, init_from=str(tmp_path))
