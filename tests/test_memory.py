@@ -14,6 +14,7 @@ from gpld.memory import MemoryEstimate, devices_used, fit, memory_estimate
 from gpld.types import Batch, Latent, Spaces
 
 WALKER = Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, actions=6)
+PIXELS = Spaces.of({"image": (64, 64, 3)}, actions=6, images=["image"])
 PAPER = Config(task="walker-walk")
 GIB = 2**30
 SMALL = MemoryEstimate(parameters=1, optimizer=2, gradients=3, activations=GIB - 6, replay=4 * GIB)
@@ -32,6 +33,14 @@ def test_the_papers_agent():
     assert 0 <= estimate.optimizer - 2 * 4 * 9_738_019 < 100
     # 500k agent steps of h (2048 float32), z (32 bytes) and 34 further numbers.
     assert estimate.replay / 500_000 == pytest.approx(4 * 2048 + 32 + 4 * (24 + 6 + 1 + 3), rel=0.01)
+
+
+def test_images_take_a_byte_each_and_their_maps_take_memory():
+    estimate = memory_estimate(PAPER, PIXELS)
+    row = 64 * 64 * 3 + 4 * (6 + 1 + 3)
+    assert estimate.replay / 500_000 == pytest.approx(4 * 2048 + 32 + row, rel=0.01)
+    # Largest: 64 x 64 places of 2 x 16 channels in float32, for each of 1,024 images and in three arrays.
+    assert estimate.activations - memory_estimate(PAPER, WALKER).activations > 3 * 1024 * 64 * 64 * 32 * 4
 
 
 @pytest.mark.parametrize("preset", ["nano", "1m", "12m", "25m", "50m", "100m", "200m", "400m"])
@@ -161,15 +170,18 @@ def test_runs_are_spread_evenly(runs, devices, used):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("preset", "horizon"), [("nano", 15), ("1m", 25), ("1m", 5)])
-def test_the_estimate_is_near_what_xla_plans(preset, horizon):
+@pytest.mark.parametrize(
+    ("preset", "horizon", "spaces"),
+    [("nano", 15, WALKER), ("1m", 25, WALKER), ("1m", 5, WALKER), ("nano", 15, PIXELS), ("1m", 5, PIXELS)],
+)
+def test_the_estimate_is_near_what_xla_plans(preset, horizon, spaces):
     config = override(with_presets(PAPER, [preset]), {"agent": {"behavior": {"horizon": horizon}}})
     model, steps = config.agent.model, (config.replay.length, config.replay.batch)
     numbers = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     flags = jax.ShapeDtypeStruct(steps, jnp.bool_)
     batch = Batch(
-        obs={name: numbers((*steps, *shape)) for name, shape in WALKER.obs},
-        prev_action=numbers((*steps, WALKER.actions)),
+        obs={name: jax.ShapeDtypeStruct((*steps, *shape), spaces.dtype(name)) for name, shape in spaces.obs},
+        prev_action=numbers((*steps, spaces.actions)),
         reward=numbers(steps),
         is_first=flags,
         is_last=flags,
@@ -179,8 +191,8 @@ def test_the_estimate_is_near_what_xla_plans(preset, horizon):
             jax.ShapeDtypeStruct((config.replay.batch, model.stoch), jnp.uint8),
         ),
     )
-    state = jax.eval_shape(partial(agent.init, config.agent, WALKER), jax.random.key(0))
+    state = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0))
     update = jax.jit(partial(agent.update, config.agent), donate_argnums=0)
     planned = update.lower(state, batch).compile().memory_analysis().temp_size_in_bytes
-    estimate = memory_estimate(config, WALKER)
+    estimate = memory_estimate(config, spaces)
     assert (estimate.activations + estimate.gradients) / planned == pytest.approx(1, abs=0.3)

@@ -2,13 +2,14 @@
 
 from gpld.world_model._decoder import Decoder
 from gpld.world_model._dreams import Dreaming, Dreams
-from gpld.world_model._encoder import Encoder
+from gpld.world_model._encoder import STAGES, Encoder
 from gpld.world_model._loss import Prediction, predict
 from gpld.world_model._model import WorldModel
 from gpld.world_model._penalty import PenaltyNoise, draw_penalty_noise, penalties, penalty_weight
 from gpld.world_model._rssm import Dynamics, Observed, observe, step_posterior
 
 __all__ = [
+    "STAGES",
     "Decoder",
     "Dreaming",
     "Dreams",
