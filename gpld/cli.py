@@ -218,7 +218,7 @@ def profile(arguments: Sequence[str]) -> int:
 
     config, out = options.config, options.out or Path("profiles") / options.task.replace("/", "-")
     machine.use_compilation_cache()
-    with envs.make(config.task, count=1, seed=config.seed, backend=config.backend) as env:
+    with envs.make(config.task, count=1, seed=0, backend=config.backend, pixels=config.env.pixels) as env:
         spaces = env.spaces
     found = profiling.profile(config, spaces, out, updates=options.updates)
     _print(profiling.tables(found))

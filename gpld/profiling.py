@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -100,7 +101,8 @@ def random_batch(config: Config, spaces: Spaces, key: PRNGKeyArray) -> Batch:
     """A batch that looks like replayed steps."""
     shape, sizes = (config.replay.length, config.replay.batch), config.agent.model
     keys = iter(jax.random.split(key, 8 + len(spaces.obs)))
-    obs = {name: jax.random.normal(next(keys), (*shape, *dims)) for name, dims in spaces.obs}
+    draw = {"float32": jax.random.normal, "uint8": partial(jax.random.bits, dtype=jnp.uint8)}
+    obs = {name: draw[spaces.dtype(name)](next(keys), (*shape, *dims)) for name, dims in spaces.obs}
     first = jax.random.uniform(next(keys), shape) < 0.01
     start = Latent(
         jax.random.normal(next(keys), (shape[1], sizes.deter)).astype(config.agent.compute),

@@ -15,6 +15,9 @@ from gpld.types import Spaces
 
 Factory = Callable[[], gymnasium.Env]
 
+IMAGE_SIDES = 16
+"""Images are halved four times."""
+
 
 class Finding(NamedTuple):
     """Something that is wrong with an environment."""
@@ -64,6 +67,11 @@ def flat_observation(obs: Any) -> dict[str, Any]:
     return flat
 
 
+def is_image(box: Space) -> bool:
+    """Whether a part of a space is an image: uint8 of three axes, the last one of channels."""
+    return box.dtype == np.uint8 and len(box.shape or ()) == 3
+
+
 def space_findings(env: gymnasium.Env) -> list[Finding]:
     """What is wrong with the spaces that an environment declares."""
     findings = []
@@ -71,8 +79,9 @@ def space_findings(env: gymnasium.Env) -> list[Finding]:
         if not isinstance(box, Box):
             wrapper = "gymnasium.wrappers.FlattenObservation makes a Box of many spaces"
             findings.append(Finding("error", key, f"its space is {box}, only Box is supported; {wrapper}"))
-        elif box.dtype == np.uint8 and len(box.shape) == 3:
-            findings.append(Finding("error", key, f"it is an image ({box}); only vectors are supported"))
+        elif is_image(box) and (box.shape[0] % IMAGE_SIDES or box.shape[1] % IMAGE_SIDES):
+            problem = f"it is an image ({box}); height and width must be multiples of {IMAGE_SIDES}"
+            findings.append(Finding("error", key, f"{problem}: gymnasium.wrappers.ResizeObservation"))
     space = env.action_space
     if isinstance(space, Discrete):
         return findings
@@ -121,7 +130,8 @@ class GymnasiumStream(Stream):
         self._read = action_reader(space)
         boxes = observation_boxes(self._env.observation_space)
         shapes = {key: box.shape or () for key, box in boxes.items()}
-        self.spaces = Spaces.of(shapes, action_width(space), isinstance(space, Discrete))
+        images = [key for key, box in boxes.items() if is_image(box)]
+        self.spaces = Spaces.of(shapes, action_width(space), isinstance(space, Discrete), images)
         self._episode = -1
         self._actions: list[np.ndarray] = []
         self._last: Observation | None = None
@@ -167,5 +177,6 @@ class GymnasiumStream(Stream):
         self._env.close()
 
     def _observation(self, obs: Any) -> Observation:
-        self._last = {key: np.array(value, np.float32) for key, value in flat_observation(obs).items()}
+        parts = flat_observation(obs).items()
+        self._last = {key: np.array(value, self.spaces.dtype(key)) for key, value in parts}
         return self._last

@@ -25,6 +25,7 @@ def make(
     threads: int = 0,
     evaluation: bool = False,
     render: bool = False,
+    pixels: bool = False,
     timeout: float | None = 120.0,
     restart_limit: int = 10,
     check: bool = True,
@@ -34,7 +35,8 @@ def make(
     `task` is a task of the suite (`walker-walk`), one of Gymnasium's registry (`gym:Pendulum-v1`), or a
     function without arguments that returns a `gymnasium.Env`. `backend="auto"` takes EnvPool for the
     benchmark's tasks where it exists, and dm_control for the rest of the suite. `evaluation` gives other
-    seeds than training's; `render` allows `env.render`. `threads` is EnvPool's (0: one a core). For
+    seeds than training's; `render` allows `env.render`; `pixels` gives images of the suite's tasks instead of
+    states, drawn by dm_control. `threads` is EnvPool's (0: one a core). For
     environments written in Python, `timeout` (seconds) and `restart_limit` are as `SerialEnv` describes, and
     `check` tries a Gymnasium environment for a few steps first, to tell mistakes in words.
     """
@@ -47,14 +49,19 @@ def make(
     for name, (value, minimum) in least.items():
         if value < minimum:
             raise ValueError(f"{name} must be at least {minimum}, not {value}")
-    chosen = choose(task, backend, render)
+    chosen = choose(task, backend, render or pixels)
+    if pixels and chosen == "gymnasium":
+        raise ConfigError(f"pixels are for tasks of the suite; let {task} give images as observations")
     if chosen == "envpool":
         from gpld.envs._envpool import EnvPoolEnv
 
         own = {"count": count, "seed": seed, "action_repeat": action_repeat}
         return EnvPoolEnv(str(task), **own, threads=threads, evaluation=evaluation)
     seeds = partial(stream_seed, seed, evaluation=evaluation)
-    if chosen == "dm_control":
+    if pixels:
+        make_stream = _of_pixels(str(task), seeds, action_repeat)
+        action_repeat = 1  # of what is a step of theirs already
+    elif chosen == "dm_control":
         make_stream = _of_suite(str(task), seeds, render)
     else:
         make_stream = _of_gymnasium(task, seeds, render, timeout, check)
@@ -66,6 +73,15 @@ def _of_suite(task: str, seeds: Callable[..., int], render: bool) -> MakeStream:
     from gpld.envs._dm_control import DMControlStream
 
     return lambda stream, restart: DMControlStream(task, seeds(stream, restart=restart), render=render)
+
+
+def _of_pixels(task: str, seeds: Callable[..., int], action_repeat: int) -> MakeStream:
+    from gpld.envs._dm_control import DMControlPixels
+
+    def make_stream(stream: int, restart: int) -> DMControlPixels:
+        return DMControlPixels(task, seeds(stream, restart=restart), action_repeat=action_repeat)
+
+    return make_stream
 
 
 def _of_gymnasium(

@@ -66,12 +66,12 @@ def update_ms(config: Config, parameters: int, members: int) -> float:
 
 def spaces_of(config: Config) -> Spaces:
     """What a task offers, found out by making one environment."""
-    return _spaces(config.task, config.backend)
+    return _spaces(config.task, config.backend, config.env.pixels)
 
 
 @cache
-def _spaces(task: str, backend: str) -> Spaces:
-    with envs.make(task, count=1, seed=0, backend=backend) as env:
+def _spaces(task: str, backend: str, pixels: bool) -> Spaces:
+    with envs.make(task, count=1, seed=0, backend=backend, pixels=pixels) as env:
         return env.spaces
 
 

@@ -79,6 +79,7 @@ def make(
         threads=config.env.threads or min(count, -(-machine.cores() // share)),
         evaluation=number is not None,
         render=render,
+        pixels=config.env.pixels,
         timeout=config.env.timeout,
         restart_limit=config.env.restarts,
         check=check,

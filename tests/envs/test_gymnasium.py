@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict
 
 from gpld.envs import EnvironmentFailure, make
 from gpld.types import Spaces
@@ -108,3 +109,28 @@ def test_render():
     with make(Painted, count=2, seed=0) as env:
         run(env, actions(env, 2))
         assert (env.render(1) == 2).all()
+
+
+class Seen(Counter):
+    """A counter that is seen as an image, besides its position."""
+
+    def __init__(self):
+        super().__init__()
+        spaces = {"where": Box(-np.inf, np.inf, (2,), np.float32), "view": Box(0, 255, (16, 32, 3), np.uint8)}
+        self.observation_space = Dict(spaces)
+
+    def observe(self):
+        return {"where": self.where.astype(np.float32), "view": np.full((16, 32, 3), 30 * self.now, np.uint8)}
+
+
+def test_images_stay_bytes():
+    with make(Seen, count=2, seed=0, action_repeat=1) as env:
+        assert env.spaces == Spaces.of({"where": (2,), "view": (16, 32, 3)}, 2, images=["view"])
+        for now in range(3):
+            view = env.step(np.zeros((2, 2))).obs["view"]
+            assert (view.dtype, view.shape) == (np.uint8, (2, 16, 32, 3))
+            assert (view == 30 * now).all()
+        again = make(Seen, count=2, seed=0, action_repeat=1)
+        assert again.restore(env.save()) == []
+        assert (again.step(np.zeros((2, 2))).obs["view"] == 90).all()
+        again.close()
