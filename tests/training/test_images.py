@@ -1,0 +1,88 @@
+"""Runs that see: images from the environment through replay and checkpoints to the agent, and back."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict
+
+import gpld
+from gpld.config import override
+from gpld.training import saved, train
+from gpld.types import Spaces
+from tests.training.helpers import contents, differing, lines, tiny
+
+
+class Square(gymnasium.Env):
+    """A square that moves to and fro, as an image, and the time."""
+
+    def __init__(self):
+        self.observation_space = Dict(
+            {"view": Box(0, 255, (16, 16, 3), np.uint8), "time": Box(0.0, 1.0, (1,), np.float32)}
+        )
+        self.action_space = Box(-1.0, 1.0, (1,), np.float32)
+
+    def _observe(self):
+        view = np.full((16, 16, 3), 20, np.uint8)
+        column = int(np.clip(self.place, 0, 12))
+        view[4:8, column : column + 4] = (255, 200, 90)
+        return {"view": view, "time": np.array([self.time / 30], np.float32)}
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.time, self.place = 0, self.np_random.uniform(0, 12)
+        return self._observe(), {}
+
+    def step(self, action):
+        self.time, self.place = self.time + 1, self.place + 2 * float(action[0])
+        return self._observe(), float(self.place > 6), False, self.time == 30, {}
+
+
+def square(**changes):
+    """A run of 300 agent steps, unless said otherwise."""
+    config = tiny("gym:Square-v0", env_steps=600, eval={"every": 0}, replay={"capacity": 160})
+    return override(config, {"agent": {"model": {"depth": 1}}, **changes})
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "straight"
+    assert train(square(), folder, task=Square).finished
+    return folder
+
+
+def test_every_part_of_a_run_takes_images(straight):
+    spaces = Spaces.of({"view": (16, 16, 3), "time": (1,)}, 1, images=["view"])
+    assert saved.read_spaces(straight) == spaces
+    losses = [line["loss/view"] for line in lines(straight)]
+    assert losses[-1] < losses[0]
+    found = contents(square(), straight, Square)
+    (steps,) = [array for path, array in found.items() if "steps" in path]
+    # In a word of four bytes each: 16 x 16 x 3 bytes, time, action, reward and three flags.
+    assert (steps.dtype, steps.shape) == (np.uint32, (1, 4, 40, 16 * 16 * 3 // 4 + 6))
+    assert {20, 255, 200, 90} == set(steps[..., 1:-5].copy().view(np.uint8).ravel().tolist())
+
+
+def test_a_run_goes_on_to_the_bit(straight, tmp_path):
+    train(square(env_steps=400), tmp_path, task=Square)
+    assert train(square(), tmp_path, task=Square).finished
+    assert differing(contents(square(), straight, Square), contents(square(), tmp_path, Square)) == []
+
+
+def test_a_warm_start_takes_the_convolutions(straight, tmp_path):
+    trained = saved.load(straight).model.world
+    config = square(env_steps=320, seed=5, init_from=str(straight), replay={"train_ratio": 0.001})
+    train(config, tmp_path, task=Square)
+    begun = saved.load(tmp_path).model.world
+    for part in ("encoder", "decoder"):
+        ours, theirs = getattr(begun, part).cnn, getattr(trained, part).cnn
+        np.testing.assert_array_equal(ours.layers[0].conv.weight, theirs.layers[0].conv.weight)
+    assert not np.array_equal(begun.dynamics.hidden.weight, trained.dynamics.hidden.weight)
+
+
+def test_a_trained_agent_looks(straight):
+    agent = gpld.load(straight)
+    env = Square()
+    obs, _ = env.reset(seed=0)
+    action = agent.act(obs, is_first=True)
+    assert action.shape == (1,)
+    assert np.abs(action).max() <= 1
