@@ -17,9 +17,9 @@ from tests.training.helpers import Pole
 from tests.training.test_loop import pole
 
 QUICK = {
-    "env_steps": 320,
-    "log": {"every": 1},
-    "eval": {"every": 80},
+    "env_steps": 800,
+    "log": {"every": 3},
+    "eval": {"every": 200},
     # So small that rounding is not amplified: LaProp's steps are as large whatever the gradient.
     "agent": {"optimizer": {"learning_rate": 1e-7}},
 }

@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ from tests.training.helpers import ROOT, Pole, arrays_of, lines
 from tests.training.on_devices import members
 
 
+@contextmanager
 def run(folder, *specs, devices=4, **more):
     """Train in a process that has several simulated devices."""
     environment = (
@@ -28,19 +30,23 @@ def run(folder, *specs, devices=4, **more):
         }
     )
     command = [sys.executable, "-m", "tests.training.on_devices", str(folder), *specs]
-    return subprocess.Popen(
+    with subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """Four runs spread over four devices, one run whose batches four share, and four on this one."""
     folder = tmp_path_factory.mktemp("devices")
-    process = run(folder, "spread=4x4", "shared=1x4")
-    train_all(members(folder / "one", 4), task=Pole)
-    train_all(members(folder / "alone", 1), task=Pole)
-    said, _ = process.communicate(timeout=300)
+    with run(folder, "spread=4x4", "shared=1x4") as process:
+        train_all(members(folder / "one", 4), task=Pole)
+        train_all(members(folder / "alone", 1), task=Pole)
+        said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert '["spread", 4, [true, true, true, true]]' in said
     assert '["shared", 4, [true]]' in said
@@ -75,11 +81,15 @@ def test_two_processes_that_share_batches_train_what_one_does(trained, tmp_path)
         free.bind(("localhost", 0))
         address = f"localhost:{free.getsockname()[1]}"
     more = {"COORDINATOR": address, "PROCESSES": "2"}
-    processes = [run(tmp_path, "both=1x2", devices=2, PROCESS=str(i), **more) for i in range(2)]
-    said = [process.communicate(timeout=300)[0] for process in processes]
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(run(tmp_path, "both=1x2", devices=2, PROCESS=str(i), **more))
+            for i in range(2)
+        ]
+        said = [process.communicate(timeout=300)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], "\n".join(said)
     assert all('["both", 4, [true]]' in text for text in said)
-    assert "env steps 320 of 320" in said[0]
+    assert "env steps 800 of 800" in said[0]
     assert "env steps" not in said[1]
     assert_agree(members(tmp_path / "both", 1), members(trained / "alone", 1))
 

@@ -244,9 +244,9 @@ def test_how_often_and_when_they_are_saved_changes_nothing(straight, tmp_path):
 @pytest.mark.parametrize("left", [[2, 1, 2], [0, 1, 1]])
 def test_a_kill_between_the_checkpoints_of_two_members(straight, tmp_path, left):
     """Some have lost their newest: all go back to the newest that every one has, or to the beginning."""
-    members = crowd(tmp_path, env_steps=600)
+    members = crowd(tmp_path, env_steps=1000)
     if max(left) == 2:
-        train_all(crowd(tmp_path, env_steps=400), task=Pole)
+        train_all(crowd(tmp_path, env_steps=800), task=Pole)
     train_all(members, task=Pole)
     for member, number in zip(members, left, strict=True):
         steps = _plan.saved_steps(member.folder / "checkpoints")
@@ -258,12 +258,12 @@ def test_a_kill_between_the_checkpoints_of_two_members(straight, tmp_path, left)
 
 @pytest.mark.slow
 def test_a_damaged_checkpoint_of_one_member_takes_all_back(straight, tmp_path, caplog):
-    train_all(crowd(tmp_path, env_steps=400), task=Pole)
     train_all(crowd(tmp_path, env_steps=800), task=Pole)
-    (broken,) = (tmp_path / "run1" / "checkpoints" / "000000000800").glob("manifest.json")
+    train_all(crowd(tmp_path, env_steps=1000), task=Pole)
+    (broken,) = (tmp_path / "run1" / "checkpoints" / "000000001000").glob("manifest.json")
     broken.write_text("{}")
     train_all(crowd(tmp_path), task=Pole)
-    assert "000000000800 cannot be used" in caplog.text
+    assert "000000001000 cannot be used" in caplog.text
     assert_same(straight, crowd(tmp_path))
 
 
@@ -362,7 +362,7 @@ def test_a_fault_is_counted_where_it_happened(tmp_path):
     def slip(env):
         raise RuntimeError("the belt slipped")
 
-    quick = {"replay": {"train_ratio": 1.0}, "eval": {"every": 0}, "env_steps": 400, "log": {"every": 1}}
+    quick = {"replay": {"train_ratio": 1.0}, "eval": {"every": 0}, "env_steps": 800, "log": {"every": 1}}
     members = crowd(tmp_path, **quick)
     train_all(members, task=Calls(700, slip))
     faults = [sum(line.get("train/faults", 0) for line in lines(member.folder)) for member in members]
