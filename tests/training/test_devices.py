@@ -59,7 +59,8 @@ def assert_agree(one, two):
     for ours, theirs in zip(one, two, strict=True):
         assert len(lines(ours.folder)) > 15
         for x, y in zip(lines(ours.folder), lines(theirs.folder), strict=True):
-            assert x == pytest.approx(y, rel=1e-3, abs=0.01)
+            # A latent on the edge between two classes may fall to the other side, later.
+            assert x == pytest.approx(y, rel=1e-3, abs=1e-4 if x["updates"] <= 3 else 0.05)
     ours, theirs = arrays_of(one, Pole), arrays_of(two, Pole)
     assert ours.keys() == theirs.keys()
     for path, values in ours.items():

@@ -177,7 +177,7 @@ def test_a_whole_short_run_is_that_of_the_member_alone(tmp_path):
     train(*alone, task=Pole)
     for ours, theirs in zip(lines(members[0].folder), lines(alone.folder), strict=True):
         # A latent on the edge between two classes may fall to the other side.
-        assert ours == pytest.approx(theirs, rel=1e-3, abs=0.01)
+        assert ours == pytest.approx(theirs, rel=1e-3, abs=0.05)
     one, two = (contents(member.config, member.folder, Pole) for member in (members[0], alone))
     for path in one:
         if "replay" in path or "waiting" in path:
