@@ -25,7 +25,8 @@ def run(folder, *specs, devices=4, **more):
         | more
         | {
             "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
-            "JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir),
+            # Not that of one device: JAX tells programs for several devices from others by too little.
+            "JAX_COMPILATION_CACHE_DIR": f"{jax.config.jax_compilation_cache_dir}-devices",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
         }
     )
