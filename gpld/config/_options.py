@@ -264,8 +264,8 @@ class Config:
     """Env steps to train for (agent steps times the action repeat)."""
     init_from: str = ""
     """Folder of a trained run, parts of which this one begins with; empty to begin with nothing."""
-    init: str = "encoder,decoder"
-    """Those parts, by name or pattern, with commas between them: encoder,dynamics.p*; the rest is fresh."""
+    init: str = ""
+    """Those parts, by name or pattern: encoder,dynamics.p*; empty for encoder,decoder. The rest is fresh."""
     max_skipped: int = 20
     """Updates in a row skipped for non-finite numbers before the run stops."""
     agent: AgentConfig = field(default_factory=AgentConfig)

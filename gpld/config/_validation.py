@@ -133,7 +133,9 @@ def validate(config: Config | AgentConfig) -> None:
 def _validate_run(config: Config) -> None:
     _check_ranges(config, RUN_RANGES, "")
     _check_task(config)
-    if config.init_from and not all(part.strip() for part in config.init.split(",")):
+    if config.init and not config.init_from:
+        raise _refuse("init", config.init, "empty without init_from, which names the run to take parts of")
+    if config.init and not all(part.strip() for part in config.init.split(",")):
         raise _refuse("init", config.init, "names or patterns of parts, with commas between them")
     replay, env = config.replay, config.env
     sequences = env.count * (replay.length + 1)

@@ -14,6 +14,8 @@ LOCK = ".lock"
 
 # What may change between two starts of a run, because no bit of training depends on it.
 _FREE = ("checkpoint.", "log.", "env.threads", "env.timeout", "env.restarts", "max_skipped")
+_FRESH = (*_FREE, "init")
+"""The same of a run that begins with nothing of another."""
 
 
 @contextmanager
@@ -39,10 +41,12 @@ def _refuse_other_options(config: Config, folder: Path) -> None:
     path = folder / CONFIG
     if not path.exists():
         return
+    before = options.load(path)
+    free = _FREE if before.init_from or config.init_from else _FRESH
     differences = {
         name: values
-        for name, values in options.diff(options.load(path), config).items()
-        if not name.startswith(_FREE) and not (name == "env_steps" and values[0] < values[1])
+        for name, values in options.diff(before, config).items()
+        if not name.startswith(free) and not (name == "env_steps" and values[0] < values[1])
     }
     if differences:
         lines = [f"  {name}: {old!r} there, {new!r} now" for name, (old, new) in differences.items()]

@@ -13,6 +13,9 @@ from gpld.config import Config, ConfigError
 from gpld.training import saved
 from gpld.training.checkpoints import CheckpointError
 
+PARTS = "encoder,decoder"
+"""What is taken unless something else is named: the paper's diagnostic."""
+
 SHOWN = 8
 """Differences named in a message."""
 
@@ -26,9 +29,9 @@ def begin(config: Config, state: AgentState) -> AgentState:
         return state
     try:
         trained = saved.load(config.init_from)
-    except CheckpointError as error:
-        raise ConfigError(f"init_from: {error}") from error
-    patterns = [pattern.strip() for pattern in config.init.split(",")]
+    except (CheckpointError, ConfigError) as error:
+        raise ConfigError(f"init_from: {str(error).removeprefix('run: ')}") from error
+    patterns = [pattern.strip() for pattern in (config.init or PARTS).split(",")]
     model = transferred(state.model, trained.model, patterns, source=config.init_from)
     return state._replace(model=model, slow_value=jax.tree.map(jnp.copy, model.value))
 

@@ -1,3 +1,4 @@
+import shutil
 from functools import partial
 
 import jax
@@ -5,8 +6,9 @@ import numpy as np
 import pytest
 
 from gpld import agent
+from gpld import config as options
 from gpld.config import ConfigError, override, validate
-from gpld.training import saved, warm_start
+from gpld.training import _claim, saved, warm_start
 from tests.training.helpers import opened, tiny
 
 
@@ -28,7 +30,7 @@ def begun(small_run, tmp_path, **changes):
 @pytest.mark.parametrize(
     ("init", "taken"),
     [
-        ("encoder,decoder", ("encoder.", "decoder.")),
+        ("", ("encoder.", "decoder.")),
         ("dynamics.p*, value", ("dynamics.posterior.", "dynamics.prior.", "value.")),
         ("*", ("",)),
     ],
@@ -47,13 +49,18 @@ def test_exactly_the_named_parts_are_taken(small_run, tmp_path, init, taken):
 
 
 def refused(small_run, init, **sizes):
-    """What is said of a run with other sizes, of which only the shapes are made."""
+    """What is said of a run with other sizes."""
     trained = saved.load(small_run)
     config = override(trained.config, {"agent": {"model": sizes}, "init_from": str(small_run), "init": init})
-    fresh = jax.vmap(partial(agent.init, config.agent, trained.spaces))
     with pytest.raises(ConfigError) as error:
-        warm_start.begin(config, jax.eval_shape(fresh, jax.random.split(jax.random.key(0), 3)))
+        warm_start.begin(config, shapes(config, trained.spaces))
     return str(error.value).splitlines()
+
+
+def shapes(config, spaces):
+    """Three fresh agents, of which only the shapes are made."""
+    fresh = jax.vmap(partial(agent.init, config.agent, spaces))
+    return jax.eval_shape(fresh, jax.random.split(jax.random.key(0), 3))
 
 
 def test_other_shapes_are_refused_by_name(small_run):
@@ -80,5 +87,31 @@ def test_parts_that_do_not_exist_are_refused(small_run, tmp_path):
         begun(small_run, tmp_path, init_from=str(small_run), init="encodr")
     with pytest.raises(ConfigError, match="init: 'encoder,' is not allowed"):
         validate(tiny(init_from=str(small_run), init="encoder,"))
-    with pytest.raises(ConfigError, match="is not the folder of a run"):
-        begun(small_run, tmp_path, init_from=str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"init: 'encoder' is not allowed; it must be empty without init_from"
+    ):
+        validate(tiny(init="encoder"))
+
+
+@pytest.mark.parametrize(
+    ("there", "message"), [(False, "is not the folder of a run"), (True, "has no checkpoint yet")]
+)
+def test_a_run_that_nothing_can_be_taken_of_is_named_by_its_option(small_run, tmp_path, there, message):
+    source = tmp_path / "source"
+    source.mkdir()
+    for name in (saved.CONFIG, saved.SPACES) if there else ():
+        shutil.copy(small_run / name, source)
+    with pytest.raises(ConfigError, match=f"^init_from: .*{source}.* {message}"):
+        warm_start.begin(tiny(init_from=str(source)), shapes(tiny(), saved.read_spaces(small_run)))
+
+
+def test_a_fresh_run_of_before_goes_on_whatever_it_says_about_parts(small_run, tmp_path):
+    config = saved.load(small_run).config
+    options.save(override(config, {"init": "encoder,decoder"}), tmp_path / saved.CONFIG)
+    with _claim.claimed(config, tmp_path):
+        pass
+    with (
+        pytest.raises(ConfigError, match=f"init_from: '' there, '{small_run}' now"),
+        _claim.claimed(override(config, {"init_from": str(small_run)}), tmp_path),
+    ):
+        pass
