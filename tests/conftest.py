@@ -13,6 +13,18 @@ jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent.parent 
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def few_programs():
+    """Forget compiled programs before they are too many: each is mapped into memory several times.
+
+    Linux gives a process 65,530 mappings, and beyond them JAX dies where it loads a program.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
+        jax.clear_caches()
+
+
 @pytest.fixture(scope="session")
 def small_run(tmp_path_factory):
     """The folder of a finished run: cartpole-balance, two evaluations, and no update to compile."""
