@@ -199,7 +199,8 @@ def _score_dream(model: Model, slow_value: Head, dream: behavior.Dream, *, fused
     reward, cont, slow = jax.lax.stop_gradient((model.world.reward, model.world.cont, slow_value))
     # XLA would merge these products with those on replayed states, and then copy their results apart.
     reward, cont, slow, value = jax.lax.optimization_barrier((reward, cont, slow, model.value))
-    reward, slow, value = aligned(reward), aligned(slow), aligned(value)
+    if fused:
+        reward, slow, value = aligned(reward), aligned(slow), aligned(value)
     shape = dream.feature.shape[:2]
     rows = dream.feature.reshape(shape[0] * shape[1], -1)
 

@@ -13,7 +13,7 @@ from gpld.kernels._choice import chosen
 from gpld.kernels._dream import activate_hidden, enter, gru_blocks
 from gpld.kernels._pull import Slope, pull_dense, pull_draw, pull_gates, pull_gru, pull_hidden
 from gpld.kernels._step import Activation, draw, gru, hidden
-from gpld.kernels._tiles import NORM_EPS, Part
+from gpld.kernels._tiles import NORM_EPS, Part, inverse_rms
 from gpld.kernels._twohot import twohot_mean
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "gru",
     "gru_blocks",
     "hidden",
+    "inverse_rms",
     "pull_dense",
     "pull_draw",
     "pull_gates",

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._tiles import Tile, activated, call, inverse_rms
+from gpld.kernels._tiles import Tile, activated, call, inverse_rms, pull_norm, silu_slope
 
 TILE = Tile(rows=16)
 
@@ -39,11 +39,8 @@ def _backward(residuals, gradient):
         inverse = inverse_rms(y)
         unit = y * inverse
         normed = unit * scale[...][None]
-        gate = jax.nn.sigmoid(normed)
-        by_normed = gradient[...].astype(jnp.float32) * gate * (1 + normed * (1 - gate))
-        by_unit = by_normed * scale[...][None]
-        along = jnp.sum(by_unit * unit, axis=-1, keepdims=True) / unit.shape[1]
-        by_y = inverse * (by_unit - unit * along)
+        by_normed = gradient[...].astype(jnp.float32) * silu_slope(normed)
+        by_y = pull_norm(by_normed * scale[...][None], unit, inverse)
         by_x[...] = by_y.astype(by_x.dtype)
         by_bias[...] = jnp.sum(by_y, axis=0, keepdims=True)
         by_scale[...] = jnp.sum(by_normed * unit, axis=0, keepdims=True)

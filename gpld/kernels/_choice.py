@@ -1,5 +1,5 @@
 from gpld.config import AgentConfig, ConfigError
-from gpld.kernels._tiles import interpreted
+from gpld.kernels._tiles import Tile, interpreted
 
 
 def chosen(config: AgentConfig, rows: int) -> bool:
@@ -11,10 +11,13 @@ def chosen(config: AgentConfig, rows: int) -> bool:
     # Every tile's side is a power of two, and a matrix unit takes sixteen rows.
     fits = rows % 16 == 0 and model.posterior_layers == 1 and model.units == model.hidden
     fits &= all(width >= 16 and width & (width - 1) == 0 for width in widths)
+    # A tile holds whole rows of classes, and bins in pairs about the one at zero.
+    fits &= model.classes <= Tile().depth and model.bins & (model.bins + 1) == 0
     if config.kernels == "fused" and not fits:
         raise ConfigError(
             "agent.kernels: 'fused' needs powers of two from 16 for agent.model.deter over blocks, hidden "
-            f"and classes, as many units as hidden, one posterior layer, and batches that 16 divides; got "
-            f"{widths}, {model.units}, {model.posterior_layers} and {rows}. Take 'auto'"
+            f"and classes, at most {Tile().depth} classes, bins one less than a power of two, as many units "
+            f"as hidden, one posterior layer, and batches that 16 divides; got {widths[:3]}, {model.bins} "
+            f"bins, {model.units} units, {model.posterior_layers} layers and batches of {rows}. Take 'auto'"
         )
     return fits and (config.kernels == "fused" or (not interpreted() and config.compute == "bfloat16"))

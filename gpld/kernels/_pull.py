@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._tiles import Part, Tile, call, products
+from gpld.kernels._tiles import Part, Tile, call, inverse_rms, products, pull_norm, silu_slope
 
 TILE = Tile()
 
@@ -17,12 +17,25 @@ TILE = Tile()
 class Slope(NamedTuple):
     """The derivative of RMS norm and SiLU at one input."""
 
-    slope: Float[Array, "N width"]
+    slope: Float[Array, "*N width"]
     """Of the SiLU, times the scale."""
-    unit: Float[Array, "N width"]
-    """The normed input."""
-    inverse: Float[Array, "N 1"]
+    unit: Float[Array, "*N width"]
+    """The normed input, before the scale."""
+    inverse: Float[Array, "*N 1"]
     """What the norm multiplied by."""
+
+    @classmethod
+    def at(cls, x: Float[Array, "*N width"], scale: Float[Array, " width"]) -> "Slope":
+        """At the input `x`."""
+        inverse = inverse_rms(x)
+        unit = x.astype(jnp.float32) * inverse
+        scale = jnp.broadcast_to(scale, unit.shape)
+        return cls((scale * silu_slope(unit * scale)).astype(x.dtype), unit.astype(x.dtype), inverse)
+
+    def pull(self, gradient: Float[Array, "*N width"]) -> Float[Array, "*N width"]:
+        """From the gradient by the activations to that by the input."""
+        by_unit = gradient.astype(jnp.float32) * self.slope.astype(jnp.float32)
+        return pull_norm(by_unit, self.unit.astype(jnp.float32), self.inverse).astype(gradient.dtype)
 
 
 def pull_draw(

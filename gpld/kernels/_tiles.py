@@ -29,7 +29,7 @@ class Tile(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The `index`-th of the equal parts of an array's columns or, for weights, of its rows."""
+    """The `index`-th of the equal parts of an array's columns."""
 
     array: Float[Array, "..."]
     index: int = 0
@@ -102,10 +102,20 @@ def _dot(x: Float[Array, "rows depth"], weight: Float[Array, "..."], axis: int) 
     return jax.lax.dot_general(x, weight, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.float32)
 
 
-def inverse_rms(x: Float[Array, "rows width"]) -> Float[Array, "rows 1"]:
+def inverse_rms(x: Float[Array, "*N width"]) -> Float[Array, "*N 1"]:
     """What RMS norm multiplies by, before its scale."""
-    square = jnp.square(x.astype(jnp.float32))
-    return jax.lax.rsqrt(jnp.sum(square, axis=-1, keepdims=True) / x.shape[1] + NORM_EPS)
+    return jax.lax.rsqrt(_mean(jnp.square(x.astype(jnp.float32))) + NORM_EPS)
+
+
+def pull_norm(
+    by_unit: Float[Array, "*N width"], unit: Float[Array, "*N width"], inverse: Float[Array, "*N 1"]
+) -> Float[Array, "*N width"]:
+    """From the gradient by a normed input, before its scale, to that by the input itself."""
+    return inverse * (by_unit - unit * _mean(by_unit * unit))
+
+
+def _mean(x: Float[Array, "*N width"]) -> Float[Array, "*N 1"]:
+    return jnp.sum(x, axis=-1, keepdims=True) / x.shape[-1]
 
 
 def activated(x: Float[Array, "rows width"], scale: Float[Array, " width"]) -> Float[Array, "rows width"]:
@@ -118,6 +128,12 @@ def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return x * jax.nn.sigmoid(x)
 
 
+def silu_slope(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The derivative of `silu`."""
+    gate = jax.nn.sigmoid(x)
+    return gate * (1 + x * (1 - gate))
+
+
 def tanh(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """By the sigmoid, which is one instruction more than an exponential."""
+    """Hyperbolic tangent, by the sigmoid, which lowers to an exponential."""
     return 2 * jax.nn.sigmoid(2 * x) - 1

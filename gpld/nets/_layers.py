@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpld.kernels import NORM_EPS, activate
+from gpld.kernels import activate, inverse_rms
 
 _Module = TypeVar("_Module", bound=eqx.Module)
 
@@ -76,8 +76,7 @@ class RMSNorm(eqx.Module):
         return cls(jnp.ones(width))
 
     def __call__(self, x: Float[Array, "*N width"]) -> Float[Array, "*N width"]:
-        y = x.astype(jnp.float32)
-        y = y * jax.lax.rsqrt(jnp.mean(jnp.square(y), axis=-1, keepdims=True) + NORM_EPS)
+        y = x.astype(jnp.float32) * inverse_rms(x)
         return (y * jnp.broadcast_to(self.scale, y.shape)).astype(x.dtype)
 
 

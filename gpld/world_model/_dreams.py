@@ -35,6 +35,8 @@ class Dreams(eqx.Module):
     """Of all that reads h, one matrix: the reader, the next step, the prior."""
     by_z: Float[Array, "KC by_z"]
     """The same for z: the reader, the next step."""
+    shared: Float[Array, "active D"] | None
+    """Of all activations that reach the whole hidden layer, one matrix; for the GPU kernels."""
     reader: Linear
     unimix: float = eqx.field(static=True)
     fused: bool = eqx.field(static=True)
@@ -51,12 +53,14 @@ class Dreams(eqx.Module):
         deter = dynamics.hidden_norm.scale.shape[0]
         by_h = [reader.weight[:deter], cell.h_in.linear.weight, prior.first.weight]
         by_z = [reader.weight[deter:], cell.z_in.linear.weight]
+        shared = [cell.shared.weight, action_in.shared.weight]
         return cls(
             cell,
             action_in,
             prior,
             jnp.concatenate(by_h, axis=1),
             jnp.concatenate(by_z, axis=1),
+            jnp.concatenate(shared) if fused else None,
             reader,
             dynamics.unimix,
             fused,
@@ -102,9 +106,11 @@ class Dreams(eqx.Module):
             [Part(state.by_h, 1), Part(state.by_z, 1), Part(product)],
             [Activation(dense.linear.bias, dense.norm.scale) for dense in (cell.h_in, cell.z_in, a_in)],
         )
-        shared = jnp.concatenate([cell.shared.weight, self.action_in.shared.weight])
         x = kernels.activate_hidden(
-            _by_blocks(state.blocks, cell.own), active @ shared, self.action_in.shared.bias, cell.norm.scale
+            _by_blocks(state.blocks, cell.own),
+            active @ self.shared,
+            self.action_in.shared.bias,
+            cell.norm.scale,
         )
         return kernels.gru_blocks(_by_blocks(x, cell.gates), cell.gates.bias, state.h)
 

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 
 from gpld import kernels
 from gpld.kernels import Activation, Part, Slope
-from gpld.nets import NORM_EPS, BlockLinear, Head, Linear, RMSNorm, unrolled
+from gpld.nets import BlockLinear, Head, Linear, unrolled
 from gpld.world_model._recurrence import Cell, Gates, draw, gates, gru, hidden
 
 
@@ -140,25 +140,6 @@ def _run(
     return jax.lax.scan(fused_step if fused else step, carry, given, unroll=unroll)[1]
 
 
-def _slope(norm: RMSNorm, x: Float[Array, "*N width"]) -> Slope:
-    """The derivative of a layer's activation."""
-    wide = x.astype(jnp.float32)
-    inverse = jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + NORM_EPS)
-    unit = wide * inverse
-    scale = jnp.broadcast_to(norm.scale, unit.shape)
-    gate = jax.nn.sigmoid(unit * scale)
-    slope = scale * gate * (1 + unit * scale * (1 - gate))
-    return Slope(slope.astype(x.dtype), unit.astype(x.dtype), inverse)
-
-
-def _pull(slope: Slope, gradient: Float[Array, "*N width"]) -> Float[Array, "*N width"]:
-    """From the gradient by a layer's activations to that by its norm's input."""
-    unit = slope.unit.astype(jnp.float32)
-    by_unit = gradient.astype(jnp.float32) * slope.slope.astype(jnp.float32)
-    along = jnp.mean(by_unit * unit, axis=-1, keepdims=True)
-    return (slope.inverse * (by_unit - unit * along)).astype(gradient.dtype)
-
-
 class _Local(NamedTuple):
     """Derivatives of one step's nonlinearities at its state."""
 
@@ -191,11 +172,11 @@ def _steps(
     probs = jax.nn.softmax(logits.astype(jnp.float32).reshape(*logits.shape[:-1], layers.stoch, -1))
     probs = probs.reshape(logits.shape)
     local = _Local(
-        h_in=_slope(cell.h_in.norm, entered[0]),
-        z_in=_slope(cell.z_in.norm, entered[1]),
-        norm=_slope(cell.norm, x),
+        h_in=Slope.at(entered[0], cell.h_in.norm.scale),
+        z_in=Slope.at(entered[1], cell.z_in.norm.scale),
+        norm=Slope.at(x, cell.norm.scale),
         **_gru_slopes(opened, h),
-        posterior=[_slope(layer.norm, y) for layer, y in zip(layers.head.mlp.layers, outputs, strict=True)],
+        posterior=[Slope.at(y, d.norm.scale) for d, y in zip(layers.head.mlp.layers, outputs, strict=True)],
         probs=probs,
     )
     soft = ((1 - layers.unimix) * probs).astype(logits.dtype)
@@ -234,17 +215,17 @@ def _pull_step(
     by_logits = ((1 - layers.unimix) * probs * (by_class - mean)).reshape(later_z.shape)
     g = (outer.logits + by_logits.astype(outer.logits.dtype)) @ layers.head.out.weight.T
     for layer, slope in zip(layers.head.mlp.layers[:0:-1], local.posterior[:0:-1], strict=True):
-        g = _pull(slope, g) @ layer.linear.weight.T
-    g = _pull(local.posterior[0], g) + outer.first
+        g = slope.pull(g) @ layer.linear.weight.T
+    g = local.posterior[0].pull(g) + outer.first
 
     by_h = outer.h + later_h + g @ layers.first.weight.T
     by_gates = [(by_h * slope).reshape(*by_h.shape[:-1], blocks, -1) for slope in local.gates]
     by_gates = jnp.stack(by_gates, axis=-2).reshape(*by_h.shape[:-1], -1)
-    by_hidden = _pull(local.norm, _transposed(cell.gates)(by_gates))
+    by_hidden = local.norm.pull(_transposed(cell.gates)(by_gates))
     by_h_in, by_z_in = jnp.split(by_hidden @ cell.shared.weight.T, 2, axis=-1)
     before_h = by_h * local.last + _transposed(cell.own)(by_hidden)
-    before_h += _pull(local.h_in, by_h_in) @ cell.h_in.linear.weight.T
-    before_z = _pull(local.z_in, by_z_in) @ cell.z_in.linear.weight.T
+    before_h += local.h_in.pull(by_h_in) @ cell.h_in.linear.weight.T
+    before_z = local.z_in.pull(by_z_in) @ cell.z_in.linear.weight.T
     return before_h * keep.astype(before_h.dtype), before_z * keep.astype(before_z.dtype)
 
 

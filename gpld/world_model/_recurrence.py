@@ -1,4 +1,4 @@
-"""One recurrent step, cut into stages, and the same stages as GPU kernels where these fit.
+"""One recurrent step, cut into stages.
 
     entered = h_in(h), z_in(z)           two linear maps
     hidden  = own(h) + shared(act(entered)) + what the action adds

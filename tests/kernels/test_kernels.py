@@ -91,6 +91,6 @@ def test_what_does_not_fit_is_refused_only_when_asked_for():
     assert not kernels.chosen(dataclasses.replace(CONFIG, kernels="plain"), 32)
     with pytest.raises(ConfigError, match=r"agent\.kernels: 'fused' needs powers of two"):
         kernels.chosen(fits, 24)
-    odd = dataclasses.replace(SIZES, deter=96)
-    with pytest.raises(ConfigError, match=r"deter over blocks"):
-        kernels.chosen(dataclasses.replace(fits, model=odd), 32)
+    for odd in ({"deter": 96}, {"classes": 128}, {"bins": 41}):
+        with pytest.raises(ConfigError, match=r"deter over blocks"):
+            kernels.chosen(dataclasses.replace(fits, model=dataclasses.replace(SIZES, **odd)), 32)
