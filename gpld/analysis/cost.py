@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,12 +19,19 @@ import numpy as np
 import pandas
 
 from gpld import agent, results
-from gpld.config import Config, PenaltyConfig
+from gpld.config import AgentConfig, Config
 from gpld.profiling import random_batch
+from gpld.training.curve import COLOURS
 from gpld.types import Spaces
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WALKER = Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, 6)
 """What a walker observes and does: data are random, no environment is needed."""
+
+UPDATES, REPEATS = 16, 10
+"""Updates in one timed call, and timed calls of every setting."""
 
 ENV_STEPS = 500_000
 """Length of the runs whose times the paper reports."""
@@ -47,10 +54,17 @@ def paper_settings() -> list[Setting]:
     return [Setting(*map(float, row)) for row in rows.itertuples(index=False)]
 
 
-def with_penalty(config: Config, setting: Setting, **changes: Any) -> Config:
-    """`config` with another penalty, whose other options are the defaults or `changes`."""
-    weights = {"posterior": setting.posterior, "prior": setting.prior}
-    penalty = dataclasses.replace(PenaltyConfig(rho=setting.rho or 0.5), **weights, **changes)
+def setting_of(config: Config) -> Setting:
+    """The setting of a run."""
+    penalty = config.agent.penalty
+    on = penalty.posterior or penalty.prior
+    return Setting(penalty.rho, penalty.posterior, penalty.prior) if on else BASELINE
+
+
+def with_penalty(config: Config, setting: Setting) -> Config:
+    """`config` with another penalty, whose other options stay as they are."""
+    changes = setting._asdict() | {"rho": setting.rho or config.agent.penalty.rho}
+    penalty = dataclasses.replace(config.agent.penalty, **changes)
     return dataclasses.replace(config, agent=dataclasses.replace(config.agent, penalty=penalty))
 
 
@@ -177,16 +191,25 @@ def updates_in(config: Config, env_steps: int) -> float:
     return env_steps / config.env.action_repeat * config.replay.train_ratio / replayed
 
 
-def measure(
-    config: Config,
-    settings: Sequence[Setting] | None = None,
+def measure(config: Config, settings: Sequence[Setting] | None = None, **options: Any) -> pandas.DataFrame:
+    """The paper's table of overheads on this machine: a row for the baseline and one for every setting.
+
+    `options` are those of `compare`.
+    """
+    settings = paper_settings() if settings is None else settings
+    return compare([with_penalty(config, setting) for setting in (BASELINE, *settings)], **options)
+
+
+def compare(
+    configs: Sequence[Config],
     *,
+    spaces: Spaces = WALKER,
     runs: int = 1,
-    updates: int = 16,
-    repeats: int = 10,
+    updates: int = UPDATES,
+    repeats: int = REPEATS,
     progress: Callable[[list[Any], str], Iterable[Any]] = lambda items, what: items,
 ) -> pandas.DataFrame:
-    """The paper's table of overheads on this machine: a row for the baseline and one for every setting.
+    """A row for each configuration, measured by the first.
 
     `ratio` and `ratio_std` are the mean and standard deviation over rounds of a setting's time to the
     baseline's; `ms` is the median time of an update and run, `spread` the range of all but its slowest tenth;
@@ -194,23 +217,19 @@ def measure(
     one update's matrix products, `temporary_mib` the program's memory besides its states, `kernels` the
     operations that it starts per update. `paper` is the ratio that the paper reports.
     """
-    settings = paper_settings() if settings is None else settings
-    compiled: dict[tuple, Program] = {}
-    for setting in progress([BASELINE, *settings], "compile"):
-        if _kind(setting) not in compiled:
-            program = Program(with_penalty(config, setting), runs=runs, updates=updates)
-            compiled[_kind(setting)] = program
+    compiled: dict[AgentConfig, Program] = {}
+    for config in progress(list(configs), "compile"):
+        if _kind(config) not in compiled:
+            compiled[_kind(config)] = Program(config, spaces, runs=runs, updates=updates)
+    programs = [compiled[_kind(config)] for config in configs]
     times = np.array(
-        [
-            [compiled[_kind(setting)].time() for setting in (BASELINE, *settings)]
-            for _ in progress(list(range(repeats)), "time")
-        ]
+        [[program.time() for program in programs] for _ in progress(list(range(repeats)), "time")]
     )
-    total = updates_in(config, ENV_STEPS)
     paper = dict(zip(paper_settings(), results.paper_cost()["ratio"], strict=True)) | {BASELINE: 1.0}
     rows = []
-    for setting, column in zip((BASELINE, *settings), times.T, strict=True):
-        program, ratios = compiled[_kind(setting)], column / times[:, 0]
+    for config, program, column in zip(configs, programs, times.T, strict=True):
+        setting, ratios = setting_of(config), column / times[:, 0]
+        more = (ratios.mean() - 1) * np.median(times[:, 0]) / 1000
         rows.append(
             {
                 **setting._asdict(),
@@ -218,7 +237,7 @@ def measure(
                 "ratio_std": ratios.std(),
                 "ms": np.median(column),
                 "spread": np.quantile(column, 0.9) - column.min(),
-                "seconds_more": (ratios.mean() - 1) * np.median(times[:, 0]) / 1000 * total,
+                "seconds_more": more * updates_in(configs[0], ENV_STEPS),
                 "gflop": program.flops / 1e9,
                 "temporary_mib": program.temporary / 2**20,
                 "kernels": program.kernels,
@@ -229,6 +248,23 @@ def measure(
     return pandas.DataFrame(rows)
 
 
-def _kind(setting: Setting) -> tuple[float, bool, bool]:
+def _kind(config: Config) -> AgentConfig:
     """What decides the program: weights are arrays, and only whether they are zero is compiled in."""
-    return setting.rho, setting.posterior > 0, setting.prior > 0
+    penalty = config.agent.penalty
+    on = {name: float(getattr(penalty, name) > 0) for name in ("posterior", "prior")}
+    return dataclasses.replace(config.agent, penalty=dataclasses.replace(penalty, **on))
+
+
+def draw(rows: pandas.DataFrame) -> "Figure":
+    """Ratios with their standard deviations, of rows with a `method`; the paper's as crosses."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6.0, 0.6 + 0.28 * len(rows)), dpi=160, layout="constrained")
+    axis, places = figure.subplots(), np.arange(len(rows))[::-1]
+    axis.errorbar(rows["ratio"], places, xerr=rows["ratio_std"], fmt="o", color=COLOURS[0], label="here")
+    axis.plot(rows["paper"], places, "x", color=COLOURS[1], label="the paper")
+    axis.axvline(1.0, color="#888888", linewidth=0.8)
+    axis.set(xlabel="time of an update / the baseline's", yticks=places, yticklabels=rows["method"])
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False)
+    return figure

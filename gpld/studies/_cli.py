@@ -73,9 +73,8 @@ def list_studies(arguments: Sequence[str]) -> int:
     table = Table(typed[0], "what", *typed[1:])
     for name in _study.names():
         study = _study.get(name)
-        needs = f"; needs {', '.join(study.needs)}, not there yet" if study.missing else ""
         runs = len(study.tasks) * len(study.methods) * len(study.seeds)
-        table.add_row(name, study.title + needs, str(runs), f"{study.env_steps[-1]:,}")
+        table.add_row(name, study.title, str(runs), f"{study.env_steps[-1]:,}")
     Console().print(table)
     return 0
 
@@ -89,11 +88,13 @@ def show(arguments: Sequence[str]) -> int:
     print(f"methods: {', '.join(study.methods)}; measured by {study.baseline}")
     print(f"seeds: {', '.join(map(str, study.seeds))}")
     steps = ", ".join(f"{x:,}" for x in study.env_steps)
-    print(f"scored after {steps} env steps, with {study.score_episodes} episodes")
+    if study.work == "time":
+        print("their updates are timed, round after round; nothing is trained")
+    else:
+        print(f"scored after {steps} env steps, with {study.score_episodes} episodes")
+    if start := study.start.env_steps:
+        print(f"all begin with {study.start.init} of a {study.start.method} run of {start:,} env steps")
     print(f"presets: {', '.join(study.presets)}")
-    if study.missing:
-        print(f"it cannot run yet: it needs {' and '.join(study.missing)}")
-        return 0
     from gpld.studies._estimate import estimate
 
     print(estimate(_plan.plan(study)))
@@ -139,8 +140,7 @@ def table(arguments: Sequence[str]) -> int:
     _, folder = options.find()
     plan = _plan.read_plan(folder)
     source = _show.source_of(folder, f"gpld study table {shlex.join(arguments)}")
-    found = _show.tables(plan.study, _show.load(folder, plan), source)
-    found += _show.sensitivity_tables(plan, folder, source)
+    found = _show.all_tables(plan, folder, _show.load(folder, plan), source)
     print("\n\n".join(render(table, options.format) for table in found))
     return 0
 

@@ -4,6 +4,7 @@ from functools import cache
 from typing import NamedTuple
 
 from gpld import envs, memory
+from gpld.analysis import cost
 from gpld.config import Config
 from gpld.studies._plan import Plan
 from gpld.types import Spaces
@@ -24,16 +25,21 @@ class Estimate(NamedTuple):
     groups: int
     updates: int
     gpu_hours: float
-    """On one H200, from the time of its updates alone."""
+    """On one H200, from the time of its updates alone; from states, whatever is observed."""
     disk: int
     """Bytes when all is done."""
     disk_at_work: int
     """Bytes that the largest group takes while it is trained, checkpoints and their replay included."""
 
+    from_images: bool = False
+    """Whether images make the hours a lower bound."""
+
     def __str__(self) -> str:
+        rough = "at least" if self.from_images else "about"
+        hours = f"{rough} {self.gpu_hours:,.1f}" if self.gpu_hours >= 0.1 else "less than 0.1"
         return (
-            f"{self.runs} runs in {self.groups} groups, {self.updates:,} updates: about "
-            f"{self.gpu_hours:,.1f} GPU-hours on an H200; disk: {_size(self.disk)} in the end, and "
+            f"{self.runs} runs in {self.groups} groups, {self.updates:,} updates: {hours} "
+            f"GPU-hours on an H200; disk: {_size(self.disk)} in the end, and "
             f"{_size(self.disk_at_work)} for the largest group at work"
         )
 
@@ -41,19 +47,23 @@ class Estimate(NamedTuple):
 def estimate(plan: Plan) -> Estimate:
     """What the whole of a plan will take, whatever is done of it already."""
     seconds, disk, largest, updates = 0.0, 0, 0, 0
-    for group in plan.groups:
-        config = group.runs[0].config
-        count = len(group.runs)
+    trained = plan.study.work == "train"
+    images = any(run.config.env.pixels for run in plan.runs)
+    starts = [(start.config, 1) for start in plan.starts]
+    for config, count in [*starts, *((group.runs[0].config, len(group.runs)) for group in plan.groups)]:
         needed = memory.memory_estimate(config, spaces_of(config))
-        model = needed.parameters + needed.optimizer
-        per_run = config.updates_at(config.agent_steps)
+        per_run = config.updates_at(config.agent_steps) if trained else cost.UPDATES * cost.REPEATS
         updates += count * per_run
-        seconds += count * per_run * update_ms(config, needed.gradients // 8, count) / 1000
-        # A checkpoint is written before the oldest is removed.
-        at_work = count * (config.checkpoint.keep + 1) * (model + needed.replay)
-        largest = max(largest, at_work)
-        disk += count * (model + (needed.replay if plan.study.keep_replay else 0)) * config.checkpoint.keep
-    return Estimate(len(plan.runs), len(plan.groups), updates, seconds / 3600, disk, largest)
+        seconds += count * per_run * update_ms(config, needed.gradients // 8, count if trained else 1) / 1000
+        if trained:
+            model = needed.parameters + needed.optimizer
+            # A checkpoint is written before the oldest is removed.
+            largest = max(largest, count * (config.checkpoint.keep + 1) * (model + needed.replay))
+            kept = model + (needed.replay if plan.study.keep_replay else 0)
+            disk += count * kept * config.checkpoint.keep
+    return Estimate(
+        len(plan.runs) + len(starts), len(plan.groups), updates, seconds / 3600, disk, largest, images
+    )
 
 
 def update_ms(config: Config, parameters: int, members: int) -> float:
@@ -71,8 +81,10 @@ def spaces_of(config: Config) -> Spaces:
 
 @cache
 def _spaces(task: str, backend: str, pixels: bool) -> Spaces:
-    with envs.make(task, count=1, seed=0, backend=backend, pixels=pixels) as env:
-        return env.spaces
+    with envs.make(task, count=1, seed=0, backend=backend) as env:
+        spaces = env.spaces
+    # Known without drawing one, which the machine that a study is started on may not be able to.
+    return Spaces.of({"image": (64, 64, 3)}, spaces.actions, images=["image"]) if pixels else spaces
 
 
 def _size(count: int) -> str:

@@ -38,10 +38,12 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that one process trains together: they differ in `population.PER_RUN` alone."""
+    """Runs that one process works on together. Those to be trained differ in `population.PER_RUN` alone."""
 
     name: str
     runs: tuple[Run, ...]
+    start: Run | None = None
+    """A run that all of them begin with parts of."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,11 @@ class Plan:
     def runs(self) -> tuple[Run, ...]:
         """All runs of all groups."""
         return tuple(run for group in self.groups for run in group.runs)
+
+    @property
+    def starts(self) -> tuple[Run, ...]:
+        """Runs that others begin with parts of, each once."""
+        return tuple(dict.fromkeys(group.start for group in self.groups if group.start))
 
     def group(self, name: str) -> Group:
         """A group by its name."""
@@ -77,8 +84,7 @@ def read_plan(folder: Path) -> Plan:
     except FileNotFoundError:
         raise ConfigError(f"study: nothing has been run in {folder}; `gpld study run` does") from None
     study = from_dict(values["study"], values["study"]["name"])
-    groups = [Group(group["name"], tuple(map(_run, group["runs"]))) for group in values["groups"]]
-    return Plan(study, tuple(groups))
+    return Plan(study, tuple(map(_group, values["groups"])))
 
 
 def plan(study: Study, *, members: int = 10) -> Plan:
@@ -95,7 +101,9 @@ def plan(study: Study, *, members: int = 10) -> Plan:
         raise ConfigError(
             f"study: {study.name}: methods with names too much alike: {', '.join(sorted(double))}"
         )
-    return Plan(study, tuple(_groups(runs, members)))
+    if study.work == "time":
+        return Plan(study, tuple(_timed(runs)))
+    return Plan(study, tuple(_with_start(study, group) for group in _groups(runs, members)))
 
 
 def _groups(runs: Iterable[Run], members: int) -> Iterable[Group]:
@@ -109,6 +117,27 @@ def _groups(runs: Iterable[Run], members: int) -> Iterable[Group]:
         for begin in range(0, len(together), members):
             part = f"-{begin // members}" if len(together) > members else ""
             yield Group(f"{name}{part}", tuple(together[begin : begin + members]))
+
+
+def _timed(runs: Iterable[Run]) -> Iterable[Group]:
+    """All runs of a task and seed together: times are compared with those of the same minutes."""
+    together: dict[str, list[Run]] = {}
+    for run in runs:
+        together.setdefault(f"{run.name.partition('/')[0]}-seed{run.seed}", []).append(run)
+    return [Group(name, tuple(some)) for name, some in together.items()]
+
+
+def _with_start(study: Study, group: Group) -> Group:
+    if not study.start.env_steps:
+        return group
+    task = group.runs[0].task
+    start = Run(task, "start", study.start.seed, study.start_config(task))
+    return dataclasses.replace(group, start=start)
+
+
+def _group(values: dict) -> Group:
+    start = values["start"]
+    return Group(values["name"], tuple(map(_run, values["runs"])), _run(start) if start else None)
 
 
 def _run(values: dict) -> Run:

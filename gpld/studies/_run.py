@@ -119,9 +119,9 @@ def _watch(folder: Path, plan: Plan, runner: Runner) -> None:
             states = _state.run_states(folder, plan)
             if live is not None:
                 live.update(_status.status_table(plan, states), refresh=True)
-            elif (now := _status.line(plan, states).partition(";")[0]) != said:
+            elif (now := _status.line(states).partition(";")[0]) != said:
                 said = now
-                print(_status.line(plan, states), flush=True)
+                print(_status.line(states), flush=True)
             if endings.keys() >= wanted:
                 return
             time.sleep(1.0)

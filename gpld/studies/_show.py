@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from gpld import results
-from gpld.analysis import comparisons, curves, figures, report, sensitivity, statistics
+from gpld.analysis import comparisons, cost, curves, figures, report, sensitivity, statistics
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Table
-from gpld.studies import _state
+from gpld.studies import _state, _times
 from gpld.studies._plan import Plan
 from gpld.studies._study import TASK_GROUPS, Study
 from gpld.training import film
@@ -84,6 +84,13 @@ def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
     return found
 
 
+def all_tables(plan: Plan, folder: Path, rows: pd.DataFrame, source: str) -> list[Table]:
+    """Everything that a study's tables show."""
+    if plan.study.work == "time":
+        return _times.tables(plan, folder, source)
+    return [*tables(plan.study, rows, source), *sensitivity_tables(plan, folder, source)]
+
+
 def draw(study: Study, rows: pd.DataFrame, band: Band = "std") -> "dict[str, Figure]":
     """The study's figures by name."""
     shown, aligned = compared(study), curves.align(rows)
@@ -109,6 +116,8 @@ def save_figures(plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band
     """Save the study's figures, and strips of its films, as PDF and PNG; their paths."""
     saved, study = [], plan.study
     drawn = draw(study, rows, band)
+    if "cost" in study.figures and len(times := _times.load(plan, folder)):
+        drawn["cost"] = cost.draw(times)
     if "sensitivity" in study.figures and len(measured := sensitivities(plan, folder)):
         drawn["sensitivity"] = sensitivity.draw(measured)
     strips = {made.title: made.strip for made in films(plan, folder, make=False)[0]}
@@ -178,6 +187,8 @@ def summary(plan: Plan, folder: Path, rows: pd.DataFrame) -> list[str]:
     sentences = [study.purpose.replace("\n", " ").replace("`", "")]
     sentences.append(f"{done} of {len(states)} runs are done.")
     sentences += [f"Failed: {state.run.name}: {state.reason}." for state in states if state.kind == "failed"]
+    if study.work == "time":
+        return sentences + _times.summary(plan, folder)
     for env_steps in study.env_steps:
         scores = statistics.final_scores(rows, env_steps)
         if study.baseline not in set(scores["method"]):
@@ -219,7 +230,7 @@ def write_report(plan: Plan, folder: Path, *, make_films: bool = True) -> Path:
         summary=summary(plan, folder, rows),
         methods=list(study.methods),
         rows=pd.concat([rows, _published(study)], ignore_index=True),
-        tables=[*tables(study, rows, source), *sensitivity_tables(plan, folder, source)],
+        tables=all_tables(plan, folder, rows, source),
         films=made,
         no_films=why,
         configs=report.configs_of(folders),

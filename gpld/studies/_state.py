@@ -16,6 +16,8 @@ from gpld.studies._plan import RUNS, Group, Plan, Run
 
 STATE = "state"
 LOGS = "logs"
+TIMES = "cost.parquet"
+"""What was found about a run that was timed, in its folder."""
 BEAT_SECONDS = 5.0
 LOST_SECONDS = 60.0
 """A worker that has not been heard of for so long has ended without a word."""
@@ -67,6 +69,10 @@ def scored(folder: Path, run: Run) -> set[int]:
 
 def is_done(folder: Path, plan: Plan, run: Run) -> bool:
     """Whether nothing is left to do for a run."""
+    if plan.study.work == "time":
+        return (run_folder(folder, run) / TIMES).exists()
+    if run in plan.starts:
+        return run.config.env_steps in scored(folder, run)
     return scored(folder, run) >= {*plan.study.env_steps}
 
 
@@ -123,16 +129,18 @@ def forget(folder: Path, group: Group) -> None:
 
 def run_states(folder: Path, plan: Plan) -> list[RunState]:
     """Where every run stands."""
-    states = []
+    states: dict[str, RunState] = {}
     for group in plan.groups:
         said = read_group(folder, group)
-        for run in group.runs:
-            states.append(_run_state(folder, plan, group, run, said))
-    return states
+        for run in (*([group.start] if group.start else []), *group.runs):
+            # Groups may share a start: the first that is at work speaks for it.
+            if run.name not in states or states[run.name].kind == "waiting":
+                states[run.name] = _run_state(folder, plan, group, run, said)
+    return [*states.values()]
 
 
 def _run_state(folder: Path, plan: Plan, group: Group, run: Run, said: GroupState) -> RunState:
-    goal = plan.study.env_steps[-1]
+    goal = run.config.env_steps
     if is_done(folder, plan, run):
         return RunState(run, "done", goal)
     env_steps, rate = _progress(run_folder(folder, run), said.started)

@@ -12,10 +12,9 @@ KINDS: tuple[Kind, ...] = ("done", "running", "failed", "interrupted", "waiting"
 _STYLES = {"done": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "waiting": ""}
 
 
-def eta(plan: Plan, states: Sequence[RunState]) -> float | None:
+def eta(states: Sequence[RunState]) -> float | None:
     """Seconds until all is done at the present rate; None if nothing is running, or not for long enough."""
-    goal = plan.study.env_steps[-1]
-    left = sum(goal - state.env_steps for state in states if state.kind != "failed")
+    left = sum(state.run.config.env_steps - state.env_steps for state in states if state.kind != "failed")
     rate = sum(state.rate for state in states)
     if left == 0:
         return 0.0
@@ -30,11 +29,11 @@ def status_table(plan: Plan, states: Sequence[RunState]) -> Table:
         Column("task", no_wrap=True), *right, progress, title=f"study {plan.study.name}", title_justify="left"
     )
     for task in plan.study.tasks:
-        table.add_row(task, *_cells(plan, [state for state in states if state.run.task == task]))
+        table.add_row(task, *_cells([state for state in states if state.run.task == task]))
     table.add_section()
-    remaining = eta(plan, states)
+    remaining = eta(states)
     words = "" if remaining is None or not remaining else f", {duration(remaining)} left"
-    table.add_row(Text(f"all{words}", style="bold"), *_cells(plan, states))
+    table.add_row(Text(f"all{words}", style="bold"), *_cells(states))
     return table
 
 
@@ -45,10 +44,10 @@ def failures(states: Sequence[RunState]) -> list[str]:
     ]
 
 
-def line(plan: Plan, states: Sequence[RunState]) -> str:
+def line(states: Sequence[RunState]) -> str:
     """The same in one line, for logs."""
     counts = [f"{count} {kind}" for kind in KINDS if (count := _count(states, kind))]
-    remaining = eta(plan, states)
+    remaining = eta(states)
     return ", ".join(counts) + (f"; {duration(remaining)} left" if remaining else "")
 
 
@@ -62,9 +61,9 @@ def duration(seconds: float) -> str:
     return f"{minutes:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
-def _cells(plan: Plan, states: Sequence[RunState]) -> list[str]:
+def _cells(states: Sequence[RunState]) -> list[str]:
     counts = [str(_count(states, kind) or "") for kind in KINDS]
-    total = len(states) * plan.study.env_steps[-1]
+    total = sum(state.run.config.env_steps for state in states)
     share = sum(state.env_steps for state in states) / total if total else 0.0
     return [*counts, f"{share:.0%}"]
 

@@ -20,16 +20,24 @@ TASK_GROUPS = {
 }
 """Names that stand for several tasks in a study's file."""
 
-# What studies ask for and this version cannot do yet. Remove a line, and the studies that need it run.
-MISSING: Mapping[str, str] = {
-    "pixels": "agents that learn from pixels",
-    "warm-start": "runs that start with the encoder and decoder of another",
-    "cost": "studies that time updates instead of training (`gpld cost` does so)",
-}
-
-Figure = Literal["aggregate", "tasks", "singly", "ablation", "profile", "sensitivity"]
+Work = Literal["train", "time"]
+Figure = Literal["aggregate", "tasks", "singly", "ablation", "profile", "sensitivity", "cost"]
 Measure = Literal["sensitivity"]
 Comparison = Literal["paper", "published"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A run of each task that is trained first, and that all others begin with parts of."""
+
+    env_steps: int = 0
+    """Env steps that it is trained for; 0 for runs that begin with nothing."""
+    method: str = "DreamerV3"
+    """Its method, one of the study's."""
+    seed: int = 0
+    """Its seed."""
+    init: str = "encoder,decoder"
+    """The parts that the others take, as `gpld train --init` names them."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +50,16 @@ class Study:
     """A few words for headings."""
     purpose: str = ""
     """What it is for, and what a reader should know about it."""
+    work: Work = "train"
+    """What is done with each run: train and score it, or time its updates beside those of the baseline."""
     tasks: tuple[str, ...] = ()
     """Tasks, or the groups proprio, locomotion, quadruped and dmc."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds of the runs."""
     env_steps: tuple[int, ...] = (1_000_000,)
     """Env steps at which the runs are scored, in rising order; they are trained for the last."""
+    start: Start = field(default_factory=Start)
+    """What runs begin with."""
     presets: tuple[str, ...] = ("12m", "gpu")
     """Presets of all runs, applied from left to right."""
     baseline: str = "DreamerV3"
@@ -58,8 +70,6 @@ class Study:
     """Keep the replay of finished runs, gigabytes each, so that they can be trained for longer."""
     measures: tuple[Measure, ...] = ()
     """What is measured of every checkpoint that is scored."""
-    needs: tuple[str, ...] = ()
-    """Capabilities without which it cannot run."""
     figures: tuple[Figure, ...] = ("aggregate", "tasks")
     """Figures that show it."""
     singly: tuple[str, ...] = ()
@@ -81,15 +91,13 @@ class Study:
         validate(config)
         return config
 
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """What it needs and this version does not have, in words."""
-        return tuple(MISSING[need] for need in self.needs if need in MISSING)
+    def start_config(self, task: str) -> Config:
+        """The configuration of the run that all others of a task begin with parts of."""
+        config = self.config(task, self.start.method, self.start.seed)
+        return replace(config, env_steps=self.start.env_steps)
 
     def check(self) -> None:
-        """Refuse to run what cannot run, and every mistake in the options of any run."""
-        if self.missing:
-            raise ConfigError(f"study: {self.name} needs {' and '.join(self.missing)}, not there yet")
+        """Refuse every mistake in the options of any run."""
         for task in self.tasks:
             for method in self.methods:
                 try:
@@ -158,6 +166,10 @@ def _validate(study: Study) -> None:
         "baseline": (study.baseline in study.methods, f"one of its methods, {', '.join(study.methods)}"),
         "singly": (set(study.singly) <= {*study.tasks}, "some of its tasks"),
         "films": (set(study.films) <= {*study.tasks}, "some of its tasks"),
+        "start": (
+            not study.start.env_steps or study.start.method in study.methods,
+            f"a run of one of its methods, {', '.join(study.methods)}",
+        ),
     }
     for entry, (holds, allowed) in rules.items():
         if not holds:

@@ -19,12 +19,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpld import results
-from gpld.studies import _state
+from gpld.studies import _state, _times
 from gpld.studies._plan import Group, Plan, Run, read_plan
 from gpld.studies._train import train_group
 
 
-class Interrupted(Exception):  # noqa: N818
+class Interrupted(BaseException):
     """A signal that ends a worker, once everything is saved."""
 
     def __init__(self, number: int):
@@ -36,13 +36,38 @@ def work(folder: Path, group: Group, plan: Plan) -> int:
     """Do what is left of a group; the exit status."""
     try:
         with _state.at_work(folder, group) as failures:
-            for env_steps in plan.study.env_steps:
-                left = [run for run in group.runs if env_steps not in _state.scored(folder, run)]
-                _advance(folder, plan, [run for run in left if run.name not in failures], env_steps, failures)
+            if plan.study.work == "time":
+                _times.measure(folder, plan, group)
+            else:
+                _train(folder, plan, group, failures)
     except Interrupted as interrupted:
         print(f"interrupted by {interrupted}; the runs are saved", flush=True)
         return 128 + interrupted.number
     return int(bool(failures))
+
+
+def _train(folder: Path, plan: Plan, group: Group, failures: dict[str, str]) -> None:
+    """Train and score what is left of a group, and before it what its runs begin with."""
+    begin = {}
+    if group.start is not None:
+        _make_start(folder, plan, group.start, failures)
+        if group.start.name in failures:
+            failures |= {run.name: f"{group.start.name}, which it begins with, failed" for run in group.runs}
+        begin = {
+            "init_from": str(_state.run_folder(folder, group.start)),
+            "init": plan.study.start.init,
+        }
+    for env_steps in plan.study.env_steps:
+        left = [run for run in group.runs if env_steps not in _state.scored(folder, run)]
+        left = [replace(run, config=replace(run.config, **begin)) for run in left if run.name not in failures]
+        _advance(folder, plan, left, env_steps, failures)
+
+
+def _make_start(folder: Path, plan: Plan, start: Run, failures: dict[str, str]) -> None:
+    """Train a run that others begin with: whoever comes first does, and other groups' workers wait."""
+    with _alone(folder, start.name.replace("/", "-")):
+        if not _state.is_done(folder, plan, start):
+            _advance(folder, plan, [start], start.config.env_steps, failures)
 
 
 def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, failures: dict[str, str]) -> None:
@@ -76,7 +101,7 @@ def _score(folder: Path, plan: Plan, run: Run, env_steps: int) -> None:
     if "sensitivity" in plan.study.measures:
         sensitivity.measure_run(path)
     results.add_score(path, found)  # last: what is scored needs nothing more
-    if env_steps == plan.study.env_steps[-1] and not plan.study.keep_replay:
+    if env_steps == run.config.env_steps and not plan.study.keep_replay:
         _discard_replay(path / saved.CHECKPOINTS)
 
 
@@ -95,9 +120,9 @@ def _store(folder: Path, plan: Plan, run: Run) -> None:
 
 
 @contextmanager
-def _alone(folder: Path, group: Group) -> Iterator[None]:
-    """Wait until no other worker has the group: one whose keeper died may still be saving."""
-    path = folder / _state.STATE / f"{group.name}.lock"
+def _alone(folder: Path, name: str) -> Iterator[None]:
+    """Wait until no other worker has a group, or a run to begin with: a lost keeper's may still be saving."""
+    path = folder / _state.STATE / f"{name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         with suppress(OSError):  # a file system without locks
@@ -124,9 +149,17 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     plan = read_plan(folder)
     group = plan.group(arguments[1])
-    with _alone(folder, group):
+    with _alone(folder, group.name):
         return work(folder, group, plan)
 
 
+def _interrupt(number: int, _: object) -> None:
+    raise Interrupted(number)
+
+
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    signal.signal(signal.SIGTERM, _interrupt)  # where nothing is trained, which answers for itself
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except Interrupted as interrupted:
+        sys.exit(128 + interrupted.number)

@@ -96,7 +96,7 @@ def test_the_settings_are_the_papers_and_a_run_has_its_updates():
 class Clock(cost.Program):
     """Takes as long as its setting says, and longer in some rounds."""
 
-    def __init__(self, config, *, runs, updates):
+    def __init__(self, config, spaces, *, runs, updates):
         penalty = config.agent.penalty
         self.flops, self.compile_seconds, self.calls = 2e9, 1.0, 0
         self.base = 10.0 * (1 + 0.1 * penalty.rho * ((penalty.posterior > 0) + (penalty.prior > 0)))

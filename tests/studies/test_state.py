@@ -191,7 +191,7 @@ def test_a_worker_waits_until_another_has_let_go_of_its_group(tmp_path, monkeypa
         began.set()
         _worker.main([str(tmp_path), GROUP.name])
 
-    with _worker._alone(tmp_path, GROUP):
+    with _worker._alone(tmp_path, GROUP.name):
         thread = threading.Thread(target=second)
         thread.start()
         began.wait()
@@ -208,16 +208,16 @@ def test_a_worker_that_is_not_heard_of_is_lost(tmp_path):
         path = _state._path(tmp_path, GROUP)
         os.utime(path, (0, time.time() - 2 * _state.LOST_SECONDS))
         assert _state.read_group(tmp_path, GROUP).kind == "interrupted"
-    assert _status.line(plan, _state.run_states(tmp_path, plan)).startswith("12 waiting")
+    assert _status.line(_state.run_states(tmp_path, plan)).startswith("12 waiting")
 
 
 def test_the_time_left_follows_from_the_rate(tmp_path):
     plan = small()
     run = plan.runs[0]
     states = [_state.RunState(run, "running", 200, rate=10.0), _state.RunState(run, "waiting", 0)]
-    assert _status.eta(plan, states) == (1000 + 1200) / 10
-    assert _status.eta(plan, [_state.RunState(run, "waiting", 0)]) is None
-    assert _status.eta(plan, [_state.RunState(run, "done", 1200)]) == 0.0
+    assert _status.eta(states) == (1000 + 1200) / 10
+    assert _status.eta([_state.RunState(run, "waiting", 0)]) is None
+    assert _status.eta([_state.RunState(run, "done", 1200)]) == 0.0
     assert [_status.duration(x) for x in (59.0, 3e3, 7.2e3, 3e5)] == ["59 s", "50 min", "2.0 h", "3.5 days"]
 
 

@@ -1,0 +1,97 @@
+"""Studies that time updates instead of training: what a worker does, and how it is shown."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gpld import config as options
+from gpld.analysis import cost
+from gpld.analysis.tables import NOTHING, Table
+from gpld.studies import _state
+from gpld.studies._estimate import spaces_of
+from gpld.studies._plan import Group, Plan
+from gpld.training import saved
+
+
+def measure(folder: Path, plan: Plan, group: Group) -> None:
+    """Time the runs of a group in turn, and keep what was found of each in its folder."""
+    import jax
+
+    runs = sorted(group.runs, key=lambda run: run.method != plan.study.baseline)  # the baseline first
+    spaces = spaces_of(runs[0].config)
+    rows = cost.compare([run.config for run in runs], spaces=spaces, progress=_told)
+    device = jax.devices()[0].device_kind
+    for run, row in zip(runs, rows.to_dict("records"), strict=True):
+        path = _state.run_folder(folder, run)
+        path.mkdir(parents=True, exist_ok=True)
+        options.save(run.config, path / saved.CONFIG)
+        about = {"task": run.task, "method": run.method, "seed": run.seed, "device": device}
+        partial = path / f".{_state.TIMES}"
+        pd.DataFrame([about | row]).to_parquet(partial, index=False)
+        partial.replace(path / _state.TIMES)
+
+
+def _told(items: list[Any], what: str) -> Iterable[Any]:
+    for number, item in enumerate(items, 1):
+        print(f"{what}: {number} of {len(items)}", flush=True)
+        yield item
+
+
+def load(plan: Plan, folder: Path) -> pd.DataFrame:
+    """What was found so far: a row for each run, with the columns of `cost.measure`."""
+    paths = [_state.run_folder(folder, run) / _state.TIMES for run in plan.runs]
+    found = [pd.read_parquet(path) for path in paths if path.exists()]
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def tables(plan: Plan, folder: Path, source: str) -> list[Table]:
+    """The paper's table of overheads, with what explains them beside it; one for each device."""
+    found = load(plan, folder)
+    if found.empty:
+        return []
+    header = ("penalty", "time / baseline's", "paper's", "ms an update", "s more in 500k env steps")
+    header += ("GFLOP", "MiB besides states", "kernels")
+    about = (
+        "mean \u00b1 standard deviation over rounds; median ms with its spread, of the fastest nine in ten"
+    )
+    return [
+        Table(
+            f"{plan.study.title}, on {device}",
+            header,
+            tuple(map(_cells, own.to_dict("records"))),
+            (about, source),
+        )
+        for device, own in found.groupby("device", sort=False)
+    ]
+
+
+def _cells(row: dict[str, Any]) -> tuple[str, ...]:
+    paper = NOTHING if pd.isna(row["paper"]) else f"{row['paper']:.2f}"
+    return (
+        row["method"],
+        f"{row['ratio']:.3f} \u00b1 {row['ratio_std']:.3f}",
+        paper,
+        f"{row['ms']:.3g} ({row['spread']:.2g})",
+        f"{row['seconds_more']:.0f}",
+        f"{row['gflop']:.3g}",
+        f"{row['temporary_mib']:.0f}",
+        f"{row['kernels']:.0f}",
+    )
+
+
+def summary(plan: Plan, folder: Path) -> list[str]:
+    """What was found, in sentences."""
+    found = load(plan, folder)
+    if found.empty:
+        return ["Nothing has been timed yet."]
+    sentences = []
+    for device, own in found.groupby("device", sort=False):
+        base = own["method"] == plan.study.baseline
+        ms, ratios = own.loc[base, "ms"].mean(), own.loc[~base, "ratio"]
+        sentences.append(
+            f"On {device} an update of {plan.study.baseline} takes {ms:.3g} ms, and with the "
+            f"penalty {ratios.min():.2f} to {ratios.max():.2f} times as long."
+        )
+    return sentences

@@ -1,0 +1,150 @@
+"""What workers do besides training runs from nothing: begin with parts of another, and time updates."""
+
+import shutil
+import threading
+
+import numpy as np
+import pytest
+
+from gpld import studies
+from gpld.analysis import cost
+from gpld.studies import _show, _state, _status, _study, _times, _worker
+from gpld.studies._train import Outcome
+from gpld.training import saved
+from tests.analysis.test_cost import Clock
+from tests.studies.helpers import small
+from tests.studies.test_state import score
+from tests.training.helpers import TINY
+
+START = {"env_steps": 800, "method": "DreamerV3", "seed": 7, "init": "encoder"}
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """Runs that workers would have trained, as (name, env steps, what they begin with, its parts)."""
+    done = []
+
+    def train(configs, folders):
+        for config, folder in zip(configs, folders, strict=True):
+            name = "/".join(folder.parts[-3:])
+            done.append((name, config.env_steps, config.init_from, config.init))
+        return [Outcome() for _ in configs]
+
+    monkeypatch.setattr(_worker, "train_group", train)
+    monkeypatch.setattr(_worker, "_score", lambda folder, plan, run, steps: score(folder, run, steps))
+    return done
+
+
+def plan_of(members=10, **changes):
+    study = small(tasks=["cartpole-balance"], start=START, **changes).study
+    return studies.plan(study, members=members)
+
+
+def test_runs_begin_with_parts_of_one_that_is_trained_first(tmp_path, trained):
+    plan = plan_of(methods={"DreamerV3": {"agent": {"penalty": {"posterior": 0.0}}}})
+    (group,) = plan.groups
+    assert group.start.config.seed == 7
+    states = _state.run_states(tmp_path, plan)
+    assert [state.run.name for state in states] == [run.name for run in (group.start, *group.runs)]
+    assert _worker.work(tmp_path, group, plan) == 0
+    first, *rest = trained
+    assert first == ("cartpole-balance/start/seed7", 800, "", "")
+    source = str(tmp_path / "runs" / "cartpole-balance" / "start" / "seed7")
+    names = [f"cartpole-balance/DreamerV3/seed{seed}" for seed in (3, 4)]
+    assert rest == [(name, steps, source, "encoder") for steps in (600, 1200) for name in names]
+    assert {state.kind for state in _state.run_states(tmp_path, plan)} == {"done"}
+    assert _status.line(_state.run_states(tmp_path, plan)) == "3 done"
+
+
+def test_groups_that_begin_with_the_same_run_train_it_once(tmp_path, trained):
+    plan = plan_of(members=1)
+    assert len(plan.groups) > 2
+    with _worker._alone(tmp_path, "cartpole-balance-start-seed7"):  # a worker elsewhere is at it
+        threads = [
+            threading.Thread(target=_worker.work, args=(tmp_path, group, plan)) for group in plan.groups[:2]
+        ]
+        for thread in threads:
+            thread.start()
+        threads[0].join(0.3)
+        assert trained == []
+    for thread in threads:
+        thread.join(20)
+    for group in plan.groups[2:]:
+        _worker.work(tmp_path, group, plan)
+    starts = [name for name, *_ in trained if "/start/" in name]
+    assert starts == ["cartpole-balance/start/seed7"]
+    assert len(trained) == 1 + 2 * len(plan.runs)
+
+
+def test_nothing_begins_with_a_run_that_failed(tmp_path, monkeypatch):
+    def fail(configs, folders):
+        return [Outcome(error=OSError("disk full")) for _ in configs]
+
+    monkeypatch.setattr(_worker, "train_group", fail)
+    plan = plan_of()
+    group = plan.groups[0]
+    score(tmp_path, group.runs[0], 600, 1200)  # and what is done stays done
+    assert _worker.work(tmp_path, group, plan) == 1
+    states = {state.run.name: state for state in _state.run_states(tmp_path, plan)}
+    assert states[group.runs[0].name].kind == "done"
+    assert "OSError: disk full" in states[group.start.name].reason
+    assert states[group.runs[1].name].reason == f"{group.start.name}, which it begins with, failed"
+
+
+def test_a_run_has_the_parts_that_it_begins_with(tmp_path, monkeypatch, small_run):
+    monkeypatch.setattr(_worker, "_score", lambda folder, plan, run, steps: score(folder, run, steps))
+    values = {
+        "tasks": ["cartpole-balance"],
+        "seeds": [9],
+        "env_steps": [200],
+        "presets": ["cpu"],
+        "start": START | {"env_steps": 400},
+        # Next to no updates: what a run began with is what it ends with.
+        "options": TINY | {"replay": TINY["replay"] | {"train_ratio": 0.001}, "eval": {"every": 0}},
+        "methods": {"DreamerV3": {"agent": {"penalty": {"posterior": 0.0}}}},
+    }
+    del values["options"]["env_steps"]
+    plan = studies.plan(_study.from_dict(values, "warm"))
+    (group,) = plan.groups
+    shutil.copytree(small_run, _state.run_folder(tmp_path, group.start))
+    score(tmp_path, group.start, 400)  # trained by another worker before this one was killed
+    assert _worker.work(tmp_path, group, plan) == 0
+    start, run = (saved.load(_state.run_folder(tmp_path, run)) for run in (group.start, group.runs[0]))
+    assert (start.env_steps, run.env_steps) == (400, 200)
+    encoders, decoders = (
+        [np.asarray(getattr(t.model.world, part).mlp.layers[0].linear.weight) for t in (start, run)]
+        for part in ("encoder", "decoder")
+    )
+    np.testing.assert_array_equal(*encoders)
+    assert not np.array_equal(*decoders)
+    rows = _show.load(tmp_path, plan)
+    assert set(rows["run"]) == {group.runs[0].name}  # what it began with is no result of the study
+
+
+class Steady(Clock):
+    """Takes the same time in all rounds."""
+
+    def time(self):
+        return self.base
+
+
+def test_updates_are_timed_together_and_shown_beside_the_papers(tmp_path, monkeypatch):
+    monkeypatch.setattr(cost, "Program", Steady)
+    plan = studies.plan(studies.get("cost"))
+    (group,) = plan.groups
+    assert _times.tables(plan, tmp_path, "nothing") == []
+    assert _worker.work(tmp_path, group, plan) == 0
+    assert _state.pending(tmp_path, plan) == []
+    found = _times.load(plan, tmp_path).set_index("method")
+    assert len(found) == 13
+    np.testing.assert_allclose(found.loc["rho 1, (0.5, 0)", ["ratio", "ms", "paper"]], [1.1, 11.0, 1.68])
+    rows = _show.load(tmp_path, plan)
+    (table,) = _show.all_tables(plan, tmp_path, rows, "its source")
+    assert table.rows[0][:4] == ("DreamerV3", "1.000 \u00b1 0.000", "1.00", "10 (0)")
+    assert table.rows[7][1:3] == ("1.100 \u00b1 0.000", "1.44")
+    assert table.notes[-1] == "its source"
+    drawn = _show.save_figures(plan, tmp_path, rows, "its source")
+    assert [path.name for path in drawn] == ["cost-cost.pdf", "cost-cost.png"]
+    page = _show.write_report(plan, tmp_path).read_text()
+    assert "an update of DreamerV3 takes 10 ms, and with the penalty 1.02 to 1.10 times as long." in page
+    assert "13 of 13 runs are done." in page
