@@ -35,7 +35,7 @@ class Dreams(eqx.Module):
     """Of all that reads h, one matrix: the reader, the next step, the prior."""
     by_z: Float[Array, "KC by_z"]
     """The same for z: the reader, the next step."""
-    shared: Float[Array, "active D"] | None
+    shared: Float[Array, "active D"]
     """Of all activations that reach the whole hidden layer, one matrix; for the GPU kernels."""
     reader: Linear
     unimix: float = eqx.field(static=True)
@@ -60,7 +60,7 @@ class Dreams(eqx.Module):
             prior,
             jnp.concatenate(by_h, axis=1),
             jnp.concatenate(by_z, axis=1),
-            jnp.concatenate(shared) if fused else None,
+            jnp.concatenate(shared),
             reader,
             dynamics.unimix,
             fused,
