@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 READY := .venv/.ready
 TORCH_READY := .venv/.torch
 
-.PHONY: setup train test test-full bench lint typecheck format lock clean help
+.PHONY: setup train test test-full docs bench lint typecheck format lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -25,6 +25,7 @@ help:
 	@echo 'make train      train an agent on this machine'
 	@echo 'make test       the tests that must pass'
 	@echo 'make test-full  the slow ones too'
+	@echo 'make docs       the documentation, in site/'
 	@echo 'make bench      the benchmarks'
 	@echo 'make lint       ruff and pyright;  make format  applies what ruff can'
 	@echo 'make lock       resolve requirements.lock anew (needs uv)'
@@ -64,6 +65,10 @@ test: $(TORCH_READY)
 test-full: $(TORCH_READY)
 	@$(BIN)/pytest -n 2 -m 'not gpu' --cov --cov-report=term:skip-covered $(PYTEST)
 
+docs: $(READY)
+	@$(BIN)/zensical build --strict
+	@echo 'open site/index.html'
+
 bench: $(READY)
 	@for name in environments penalty update; do \
 		echo "== $$name"; $(BIN)/python benchmarks/$$name.py --out .cache/bench || exit 1; done
@@ -83,4 +88,4 @@ lock:
 	uv pip compile --universal --python-version 3.11 pyproject.toml --extra dev -o requirements.lock --no-header --quiet
 
 clean:
-	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis .coverage* htmlcov dist
+	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis .coverage* htmlcov dist site
