@@ -23,7 +23,7 @@ class Options:
     ]
     """Folders of runs, or folders that hold runs: their newest good checkpoints are measured."""
     all_checkpoints: bool = False
-    """Measure every checkpoint that the runs have kept (see checkpoint.keep)."""
+    """Measure every checkpoint and milestone that the runs have kept (see checkpoint.milestones)."""
     episodes: int = 4
     """Episodes to play with each agent, side by side."""
     steps: int = 0

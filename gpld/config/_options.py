@@ -232,6 +232,8 @@ class CheckpointConfig:
     """Minutes between checkpoints."""
     keep: int = 2
     """Most recent checkpoints kept."""
+    milestones: int = 0
+    """Agent steps between models that are kept for good, in milestones/ (12m: 39 MB each); 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -263,7 +265,7 @@ class Config:
     env_steps: int = 1_000_000
     """Env steps to train for (agent steps times the action repeat)."""
     init_from: str = ""
-    """Folder of a trained run, parts of which this one begins with; empty to begin with nothing."""
+    """Folder of a trained run, parts of which this one begins with, or FOLDER@STEP for a step it has kept."""
     init: str = ""
     """Those parts, by name or pattern: encoder,dynamics.p*; empty for encoder,decoder. The rest is fresh."""
     max_skipped: int = 20

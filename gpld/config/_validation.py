@@ -117,6 +117,7 @@ RUN_RANGES = {
     "eval.episodes": _SIZE,
     "checkpoint.minutes": _POSITIVE,
     "checkpoint.keep": _SIZE,
+    "checkpoint.milestones": _COUNT,
     "log.every": _SIZE,
 }
 

@@ -60,7 +60,10 @@ def estimate(plan: Plan) -> Estimate:
             # A checkpoint is written before the oldest is removed.
             largest = max(largest, count * (config.checkpoint.keep + 1) * (model + needed.replay))
             kept = model + (needed.replay if plan.study.keep_replay else 0)
-            disk += count * kept * config.checkpoint.keep
+            milestones = (
+                config.agent_steps // config.checkpoint.milestones if config.checkpoint.milestones else 0
+            )
+            disk += count * (kept * config.checkpoint.keep + milestones * needed.gradients // 2)
     return Estimate(
         len(plan.runs) + len(starts), len(plan.groups), updates, seconds / 3600, disk, largest, images
     )

@@ -27,7 +27,7 @@ from gpld.config import Config
 from gpld.envs import Fleet, Step
 from gpld.population import method_of
 from gpld.replay import Record, join, split
-from gpld.training import _devices, _program, provenance, warm_start
+from gpld.training import _devices, _program, milestones, provenance, warm_start
 from gpld.training._plan import Group
 from gpld.training._program import Keys
 from gpld.training._recent import Recent
@@ -76,6 +76,7 @@ class Training:
             _devices.wait_for_others("restored")  # before one of them writes
             self.logs: list[Logs] = []
             for member in group.members if _devices.writes() else []:
+                milestones.forget(member.folder, after=self.env_steps)
                 resume_at, all_options = self.env_steps or None, options.flat(member.config)
                 logs = Logs(member.folder, member.config.log, all_options, resume_at=resume_at)
                 self.logs.append(stack.enter_context(logs))
@@ -138,6 +139,8 @@ class Training:
         every = config.eval.every
         if every and (_crossed(every, before, self.agent_steps) or self.finished):
             self._evaluate()
+        if config.checkpoint.milestones and _crossed(config.checkpoint.milestones, before, self.agent_steps):
+            self._keep()
         self.progress.update(env_steps=self.env_steps, updates=self.updates)
         if not any(run.busy for run in self.checkpoints):  # else try after the next step, rather than wait
             for run in self.checkpoints:
@@ -225,6 +228,13 @@ class Training:
                 for own in returns
             ]
         )
+
+    def _keep(self) -> None:
+        """Keep all models for good."""
+        if _devices.writes():
+            folders = [member.folder for member in self.members]
+            models = _devices.local(self.live.agent.model)
+            milestones.keep(folders, self.env_steps, models, updates=self.updates)
 
     def save(self) -> None:
         """Checkpoint everything. Nothing that happens later depends on when this was done."""

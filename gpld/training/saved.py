@@ -12,6 +12,7 @@ from gpld import config as options
 from gpld.agent import Model
 from gpld.config import Config, ConfigError
 from gpld.training.checkpoints import CheckpointError, Checkpoints, saved_steps
+from gpld.training.milestones import MILESTONES
 from gpld.types import Spaces
 
 CONFIG = "config.json"
@@ -22,6 +23,9 @@ SPACES = "spaces.json"
 
 CHECKPOINTS = "checkpoints"
 """The folder of checkpoints in that of a run."""
+
+PLACES = (CHECKPOINTS, MILESTONES)
+"""Where models are looked for."""
 
 
 class Trained(NamedTuple):
@@ -36,23 +40,28 @@ class Trained(NamedTuple):
 
 
 def steps(folder: str | Path) -> list[int]:
-    """Env steps of the checkpoints that a run has kept, the oldest first."""
-    return saved_steps(Path(folder) / CHECKPOINTS)
+    """Env steps of the checkpoints and milestones that a run has kept, the oldest first."""
+    return sorted({step for name in PLACES for step in saved_steps(Path(folder) / name)})
 
 
 def load(folder: str | Path, step: int | None = None) -> Trained:
-    """The agent of a run's newest good checkpoint, or of that of `step`. The run may be under way."""
+    """The agent of a run's newest good checkpoint, or of the checkpoint or milestone of `step`.
+
+    The run may be under way.
+    """
     folder = Path(folder)
     for name in (CONFIG, SPACES):
         if not (folder / name).exists():
             raise ConfigError(f"run: {str(folder)!r} is not the folder of a run (it has no {name})")
     config, spaces = options.load(folder / CONFIG), read_spaces(folder)
     shapes = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0))
-    with Checkpoints(folder / CHECKPOINTS) as checkpoints:
-        found = checkpoints.restore({"agent": {"model": shapes.model}}, part=True, step=step)
+    found = None
+    for name in PLACES:
+        with Checkpoints(folder / name) as kept:
+            found = found or kept.restore({"agent": {"model": shapes.model}}, part=True, step=step)
     if found is None and step is not None:
-        kept = ", ".join(map(str, steps(folder))) or "none"
-        raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {kept}")
+        there = ", ".join(map(str, steps(folder))) or "none"
+        raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {there}")
     if found is None:
         raise CheckpointError(
             f"{folder} has no checkpoint yet: a run writes one every {config.checkpoint.minutes:g} minutes "

@@ -2,6 +2,7 @@
 
 from fnmatch import fnmatchcase
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,13 +28,22 @@ def begin(config: Config, state: AgentState) -> AgentState:
     """
     if not config.init_from:
         return state
+    folder, step = source_of(config.init_from)
     try:
-        trained = saved.load(config.init_from)
+        trained = saved.load(folder, step)
     except (CheckpointError, ConfigError) as error:
         raise ConfigError(f"init_from: {str(error).removeprefix('run: ')}") from error
     patterns = [pattern.strip() for pattern in (config.init or PARTS).split(",")]
     model = transferred(state.model, trained.model, patterns, source=config.init_from)
     return state._replace(model=model, slow_value=jax.tree.map(jnp.copy, model.value))
+
+
+def source_of(init_from: str) -> tuple[str, int | None]:
+    """The folder of a run, and its env steps if FOLDER@STEP names them."""
+    folder, _, step = init_from.rpartition("@")
+    if folder and step.isdigit() and not Path(init_from).exists():
+        return folder, int(step)
+    return init_from, None
 
 
 def transferred(model: Model, trained: Model, patterns: list[str], *, source: str) -> Model:

@@ -30,10 +30,10 @@ def test_the_page_names_the_columns_that_there_are():
     assert set(named) <= set(re.findall(r'"(\w+)":', Path(cost.__file__).read_text()))
 
 
-def test_the_pages_way_to_keep_checkpoints_is_one():
-    (line,) = re.findall(r"`(gpld train .*?)`", (DOCS / "sensitivity.md").read_text())
+def test_the_pages_way_to_keep_models_is_one():
+    line, *_ = re.findall(r"`(gpld train .*?)`", (DOCS / "sensitivity.md").read_text())
     options = cli.parse_train(shlex.split(line)[2:])
-    assert options.config.checkpoint.keep == 20
+    assert options.config.checkpoint.milestones == 25_000
 
 
 @pytest.mark.slow

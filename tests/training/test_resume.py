@@ -4,14 +4,18 @@ import random
 import signal
 import time
 
+import jax
+import numpy as np
 import pytest
 
-from gpld.training import train
+from gpld.training import saved, train
+from gpld.training.checkpoints import saved_steps
+from gpld.training.milestones import MILESTONES
 from tests.training import helpers
 from tests.training.helpers import contents, differing, metrics, newest_checkpoint, output, tiny, wait_for
 
-OFTEN = {"minutes": 0.0005}
-"""A checkpoint is being written nearly all the time."""
+OFTEN = {"minutes": 0.0005, "milestones": 500}
+"""A checkpoint is being written nearly all the time, and four models are kept."""
 
 
 def kill_again_and_again(config, folder, kills, seed):
@@ -39,6 +43,17 @@ def kill_again_and_again(config, folder, kills, seed):
     return done
 
 
+def milestones(folder):
+    """Every model that a run has kept, as bytes by their step."""
+    kept = saved_steps(folder / MILESTONES)
+    assert sorted(path.name for path in (folder / MILESTONES).iterdir()) == [f"{step:012d}" for step in kept]
+    models = [saved.load(folder, step).model for step in kept]
+    return {
+        step: [np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(model)]
+        for step, model in zip(kept, models, strict=True)
+    }
+
+
 def assert_killing_changes_nothing(config, tmp_path, kills, seed, straight=None):
     killed = tmp_path / "killed"
     if straight is None:
@@ -48,6 +63,8 @@ def assert_killing_changes_nothing(config, tmp_path, kills, seed, straight=None)
     print("\n".join([f"seed {seed}", *done]))  # shown if the test fails
     assert differing(contents(config, straight), contents(config, killed)) == []
     assert metrics(straight) == metrics(killed)
+    assert milestones(straight) == milestones(killed)
+    assert len(milestones(straight)) == 4
     assert len(done) == kills
     assert any("torn: True" in line for line in done), "no kill came while a checkpoint was written"
 

@@ -1,0 +1,47 @@
+"""Milestones: the model alone, kept for good at regular steps, so that one can look back on training.
+
+    milestones/000000065536/   a checkpoint without replay, optimiser and environments, named by its env steps
+
+They are written and checked as checkpoints are, and read by the same `Checkpoints`.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import PyTree
+
+from gpld.training import _files, _trees
+from gpld.training._snapshot import Snapshot
+from gpld.training.checkpoints import saved_steps
+
+MILESTONES = "milestones"
+"""The folder of milestones in that of a run."""
+
+
+def keep(folders: Sequence[Path], step: int, models: PyTree, *, updates: int) -> None:
+    """Keep the models of R runs, `[R, ...]`, as they are after `step`; then they are safe on the disk.
+
+    Training waits for it: a fraction of a second for each run, once in many thousand updates.
+    """
+    trees = _trees.fetch({"agent": {"model": models}}).split(len(folders))
+    for folder, tree in zip(folders, trees, strict=True):
+        path = _path(folder, step)
+        path.parent.mkdir(exist_ok=True)
+        nothing = range(0)
+        snapshot = Snapshot(step, tree, nothing, nothing, np.empty(0), [], 0, {}, {"updates": updates})
+        snapshot.write(_files.temporary(path), [])
+        _files.publish(path)
+
+
+def forget(folder: Path, *, after: int) -> None:
+    """Remove what is newer than the step that a run goes on from, which is lived anew, and what is torn."""
+    for path in (folder / MILESTONES).glob(f"{_files.TEMPORARY}*"):
+        _files.remove_folder(path)
+    for step in saved_steps(folder / MILESTONES):
+        if step > after:
+            _files.remove_folder(_path(folder, step))
+
+
+def _path(folder: Path, step: int) -> Path:
+    return folder / MILESTONES / f"{step:012d}"
