@@ -8,7 +8,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
 PAGES = [
-    *sorted(ROOT.glob("*.md")),
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
     *sorted(DOCS.rglob("*.md")),
     *sorted((ROOT / "results").glob("*.md")),
 ]

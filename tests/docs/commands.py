@@ -1,0 +1,78 @@
+"""How commands in our pages are tried: what replaces placeholders, what makes them small, what cannot run."""
+
+import re
+import shlex
+
+from tests.training.helpers import arguments, tiny
+
+TINY = arguments(tiny(env_steps=1000, env={"count": 2}, eval={"every": 250}))[1:]
+"""Options of a run that does a few updates of a tiny agent. They win over presets."""
+
+PLACEHOLDERS = {
+    r"\bRUN \.\.\.": "runs/small",
+    r"\bRUN\b": "runs/small",
+    r"\bPLACE\b": "runs",
+    r"\bNAME\b": "smoke",
+    r"\bTASK\b": "cartpole-balance",
+    r"@STEP\b": "",
+    r"\bFOLDER\b": "runs/folder",
+    r"\bHOST:PORT\b": "localhost:1234",
+    r"--seed S\b": "--seed 0",
+    r"^gpld train (?=--(?!help))": "gpld train cartpole-balance ",
+}
+"""What readers replace by something of theirs, as patterns, and what it is here."""
+
+SMALL = {
+    "gpld train": [*TINY, "--agent.unroll", "1", "--agent.compute", "float32"],
+    "gpld profile": [*TINY, "--agent.unroll", "1", "--updates", "1"],
+    "gpld eval": ["--episodes", "2"],
+    "gpld sensitivity": ["--episodes", "2", "--steps", "40"],
+    "gpld quality": ["--episodes", "2", "--steps", "40"],
+    "gpld cost": ["--preset", "nano", "cpu", "--updates", "1", "--repeats", "2"],
+    "gpld theory": ["--seeds", "2"],
+    "python benchmarks/environments.py": ["--tasks", "cartpole-swingup", "--seconds", "0.2"],
+}
+"""Options that are added at the end of a command, by how it begins: of two values the later one counts."""
+
+ON_SMOKE = ("status", "table", "figure", "report")
+"""What is shown of the study `smoke` where pages show `proprio`, whose runs take days."""
+
+CLUSTER = "needs a cluster; tests/studies/test_clusters.py runs studies on Slurm and on Ray"
+NETWORK = "needs a network"
+
+LEFT_OUT = {
+    r"make .+": "would set up .venv; `test_targets_of_make_exist` looks for the target",
+    r"\S*pip install .+": NETWORK,
+    r"python scripts/offline_bundle.py": NETWORK,
+    r"pre-commit install": "is not installed with us, and changes the checkout",
+    r"srun .+": CLUSTER,
+    r"gpld study run .+ --on (slurm|ray) .+": CLUSTER,
+    r"gpld study run (?!smoke).+": "takes hours on a GPU; `gpld study run smoke` is the same machinery",
+    r"gpld train .+ --distributed .+": "needs two machines; tests/training/test_devices.py has two processes",
+    r"gpld (train gym:Spring-v0|eval runs/spring)": "is the reader's own; test_python.py trains on it",
+    r"gpld train .* --init-from .+": "needs a run of its sizes; tests/training/test_warm_start.py has one",
+    r"python benchmarks/(update|learning|end_to_end|penalty)\.py .+": "is made for a GPU, and takes long",
+}
+"""Commands that are not run, as patterns, and why."""
+
+
+def left_out(text: str) -> str | None:
+    """The pattern of commands that are not run which this one is one of."""
+    return next((pattern for pattern in LEFT_OUT if re.fullmatch(pattern, text)), None)
+
+
+def filled(text: str) -> str:
+    """A command without placeholders, and with the program's bare name."""
+    for pattern, ours in PLACEHOLDERS.items():
+        text = re.sub(pattern, ours, text)
+    return text.removeprefix(".venv/bin/")
+
+
+def made_small(text: str) -> str:
+    """A command as it is run here."""
+    text = filled(text)
+    text = re.sub(rf"^(gpld study (?:{'|'.join(ON_SMOKE)})) proprio", r"\1 smoke", text)
+    if "--help" in text:
+        return text
+    more = [options for begin, options in SMALL.items() if f"{text} ".startswith(f"{begin} ")]
+    return shlex.join([*shlex.split(text), *(word for options in more for word in options)])
