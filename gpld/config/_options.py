@@ -188,6 +188,8 @@ class EnvConfig:
     """Observe 64x64 images of the suite's tasks instead of states, drawn by dm_control."""
     threads: int = 0
     """Threads that step EnvPool; 0 for one a core."""
+    processes: int = 0
+    """Processes that step dm_control: 1 for the one that trains, 0 for one a core with pixels and else 1."""
     restarts: int = 10
     """Restarts of broken environments before the run stops; EnvPool's do not break."""
     timeout: float = 120.0

@@ -106,6 +106,7 @@ RUN_RANGES = {
     "env.count": _SIZE,
     "env.action_repeat": _SIZE,
     "env.threads": _COUNT,
+    "env.processes": _COUNT,
     "env.restarts": _COUNT,
     "env.timeout": _POSITIVE,
     "replay.capacity": _SIZE,

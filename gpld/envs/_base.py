@@ -103,11 +103,11 @@ class VectorEnv(ABC):
     faults: list[Fault]
     """Every fault seen by this object, oldest first."""
 
-    def __init__(self, spaces: Spaces, count: int):
+    def __init__(self, spaces: Spaces, count: int, workers: int = 1):
         self.spaces = spaces
         self.count = count
         self.faults = []
-        self._worker = Worker()
+        self._workers = [Worker() for _ in range(workers)]
         self._sent: Any = None
 
     def send(self, action: np.ndarray) -> None:
@@ -140,12 +140,13 @@ class VectorEnv(ABC):
         if self._sent is not None:
             with contextlib.suppress(Exception):
                 self.recv()
-        wait([self._worker.submit(self._free)], timeout=10.0)
-        self._worker.close()
+        wait([self._workers[0].submit(self._free)], timeout=10.0)
+        for worker in self._workers:
+            worker.close()
 
     @abstractmethod
     def _free(self) -> None:
-        """Let go of the engine, in the worker, to which drawing contexts belong."""
+        """Let go of the engine, in the first worker, to which drawing contexts belong."""
 
     @abstractmethod
     def _begin(self, action: np.ndarray) -> Any:

@@ -10,7 +10,7 @@ import numpy as np
 from gpld.config import ConfigError
 from gpld.envs._base import ActionScale
 from gpld.envs._catalog import unknown
-from gpld.envs._serial import Observation, Stream
+from gpld.envs._stream import Observation, Stream
 from gpld.machine import GL_PACKAGES
 from gpld.types import Spaces
 

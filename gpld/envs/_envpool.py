@@ -85,7 +85,7 @@ class EnvPoolEnv(VectorEnv):
         self._pool.close()
 
     def _begin(self, action: np.ndarray) -> Future:
-        return self._worker.submit(self._step, action)
+        return self._workers[0].submit(self._step, action)
 
     def _end(self, sent: Future) -> Step:
         return sent.result()

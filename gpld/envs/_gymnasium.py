@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from gpld.config import ConfigError
 from gpld.envs._base import ActionScale
-from gpld.envs._serial import Observation, Stream
+from gpld.envs._stream import Observation, Stream
 from gpld.types import Spaces
 
 Factory = Callable[[], gymnasium.Env]

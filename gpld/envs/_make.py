@@ -1,14 +1,18 @@
 """One way in: a task's name or a factory, to a vector environment."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from gpld.config import ConfigError
 from gpld.envs._base import EnvironmentFailure, VectorEnv, Worker, stream_seed
 from gpld.envs._catalog import has_envpool, in_catalog, tasks
-from gpld.envs._serial import MakeStream, SerialEnv
+from gpld.envs._dm_control import DMControlPixels, DMControlStream, choose_renderer
+from gpld.envs._process import Host
+from gpld.envs._serial import SerialEnv
+from gpld.envs._stream import MakeStream, Stream
+from gpld.machine import cores
 
 log = logging.getLogger("gpld.envs")
 
@@ -23,6 +27,7 @@ def make(
     action_repeat: int = 2,
     backend: Literal["auto", "envpool", "dm_control", "gymnasium"] = "auto",
     threads: int = 0,
+    processes: int = 0,
     evaluation: bool = False,
     render: bool = False,
     pixels: bool = False,
@@ -36,15 +41,17 @@ def make(
     function without arguments that returns a `gymnasium.Env`. `backend="auto"` takes EnvPool for the
     benchmark's tasks where it exists, and dm_control for the rest of the suite. `evaluation` gives other
     seeds than training's; `render` allows `env.render`; `pixels` gives images of the suite's tasks instead of
-    states, drawn by dm_control. `threads` is EnvPool's (0: one a core). For
-    environments written in Python, `timeout` (seconds) and `restart_limit` are as `SerialEnv` describes, and
-    `check` tries a Gymnasium environment for a few steps first, to tell mistakes in words.
+    states, drawn by dm_control. `threads` is EnvPool's (0: one a core). `processes` is dm_control's: 1 is
+    this one, more are others beside it (0: one a core for images, this one for states). For environments
+    written in Python, `timeout` (seconds) and `restart_limit` are as `SerialEnv` describes, and `check` tries
+    a Gymnasium environment for a few steps first, to tell mistakes in words.
     """
     least = {
         "count": (count, 1),
         "seed": (seed, 0),
         "action_repeat": (action_repeat, 1),
         "threads": (threads, 0),
+        "processes": (processes, 0),
     }
     for name, (value, minimum) in least.items():
         if value < minimum:
@@ -58,28 +65,27 @@ def make(
         own = {"count": count, "seed": seed, "action_repeat": action_repeat}
         return EnvPoolEnv(str(task), **own, threads=threads, evaluation=evaluation)
     seeds = partial(stream_seed, seed, evaluation=evaluation)
-    if pixels:
-        make_stream = _of_pixels(str(task), seeds, action_repeat)
-        action_repeat = 1  # of what is a step of theirs already
-    elif chosen == "dm_control":
-        make_stream = _of_suite(str(task), seeds, render)
-    else:
-        make_stream = _of_gymnasium(task, seeds, render, timeout, check)
     watch = {"timeout": timeout, "restart_limit": restart_limit}
-    return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **watch)
+    if chosen == "gymnasium":
+        make_stream = _of_gymnasium(task, seeds, render, timeout, check)
+        return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **watch)
+    choose_renderer(drawing=render or pixels)  # before there are processes that would all try
+    processes = min(count, processes or (cores() if pixels else 1))
+    hosts = [Host() for _ in range(processes)] if processes > 1 else []
+    stream = partial(DMControlStream, str(task), render=render)
+    if pixels:
+        stream = partial(DMControlPixels, str(task), action_repeat=action_repeat)
+        action_repeat = 1  # of what is a step of theirs already
+    make_stream = _of_suite(stream, seeds, hosts)
+    return SerialEnv(make_stream, count=count, action_repeat=action_repeat, hosts=hosts, **watch)
 
 
-def _of_suite(task: str, seeds: Callable[..., int], render: bool) -> MakeStream:
-    from gpld.envs._dm_control import DMControlStream
-
-    return lambda stream, restart: DMControlStream(task, seeds(stream, restart=restart), render=render)
-
-
-def _of_pixels(task: str, seeds: Callable[..., int], action_repeat: int) -> MakeStream:
-    from gpld.envs._dm_control import DMControlPixels
-
-    def make_stream(stream: int, restart: int) -> DMControlPixels:
-        return DMControlPixels(task, seeds(stream, restart=restart), action_repeat=action_repeat)
+def _of_suite(
+    stream: Callable[..., DMControlStream], seeds: Callable[..., int], hosts: Sequence[Host]
+) -> MakeStream:
+    def make_stream(index: int, restart: int) -> Stream:
+        make_here = partial(stream, seed=seeds(index, restart=restart))
+        return hosts[index % len(hosts)].stream(index, make_here) if hosts else make_here()
 
     return make_stream
 

@@ -1,54 +1,18 @@
-"""Environments written in Python, stepped one after another, watched, and restarted when they break."""
+"""Environments written in Python, here or in other processes: watched, and restarted when they break."""
 
 import logging
 import pickle
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from gpld.envs._base import EnvironmentFailure, Fault, Step, VectorEnv, Worker
-from gpld.types import Spaces
-
-Observation = dict[str, np.ndarray]
+from gpld.envs._process import Host, ProcessEnded
+from gpld.envs._stream import MakeStream, Observation, Stream
 
 log = logging.getLogger("gpld.envs")
-
-
-class Stream(ABC):
-    """One environment. It may raise anything at any time."""
-
-    spaces: Spaces
-
-    @abstractmethod
-    def reset(self) -> Observation:
-        """Begin an episode."""
-
-    @abstractmethod
-    def frame(self, action: np.ndarray) -> tuple[Observation, float, bool, bool]:
-        """One environment step with `[A]`: observation, reward, terminated, truncated."""
-
-    @abstractmethod
-    def save(self) -> Any:
-        """The state as an object that can be pickled."""
-
-    @abstractmethod
-    def restore(self, state: Any) -> bool:
-        """Take up a saved state; whether that gave the same bits."""
-
-    @abstractmethod
-    def render(self, height: int, width: int) -> np.ndarray:
-        """Picture `[height, width, 3]`."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Let go of the engine."""
-
-
-MakeStream = Callable[[int, int], Stream]
-"""Makes a stream from its index and the number of its restarts."""
 
 
 class _Outcome(NamedTuple):
@@ -63,11 +27,17 @@ class _Broken(NamedTuple):
     reason: str
     error: Exception | None = None
 
+    @property
+    def counts(self) -> bool:
+        """Whether it is more than a consequence of another fault."""
+        return not isinstance(self.error, ProcessEnded) or self.error.first
+
 
 class _Sweep:
-    """One pass over some streams in the worker. An abandoned one writes nothing any more."""
+    """One pass over some streams in one worker. An abandoned one writes nothing any more."""
 
-    def __init__(self, action: np.ndarray, streams: list[int]):
+    def __init__(self, worker: int, action: np.ndarray, streams: list[int]):
+        self.worker = worker
         self.action = action
         self.streams = streams
         self.results: list[_Outcome | _Broken] = []
@@ -81,8 +51,12 @@ class SerialEnv(VectorEnv):
     An environment that raises, gives something that is not a number, or does not return within `timeout`
     seconds is thrown away. Its episode ends there, marked `is_last` and not `is_terminal`, with the last good
     observation and reward 0; the stream goes on in a new instance with a new seed. After `restart_limit` such
-    faults the next one is an `EnvironmentFailure`. A call that hangs while it holds Python's global lock
-    cannot be seen.
+    faults the next one is an `EnvironmentFailure`.
+
+    With `hosts`, in which `make_stream` must then put stream i into number i modulo their count, a worker a
+    host steps what lives there. A host that ends, or is ended because a stream hangs, takes all its streams
+    with it: each is restarted, and together they count as one fault towards the limit. Without hosts, one
+    worker steps all, and a call that hangs while it holds Python's global lock cannot be seen.
     """
 
     def __init__(
@@ -93,15 +67,18 @@ class SerialEnv(VectorEnv):
         action_repeat: int = 2,
         timeout: float | None = 120.0,
         restart_limit: int = 10,
+        hosts: Sequence[Host] = (),
     ):
-        self._make_stream = make_stream
+        self._make_stream, self._hosts = make_stream, hosts
         self._streams: list[Stream | None] = [make_stream(i, 0) for i in range(count)]
-        super().__init__(self._streams[0].spaces, count)  # type: ignore[union-attr]
+        super().__init__(self._streams[0].spaces, count, workers=max(1, len(hosts)))  # type: ignore[union-attr]
         self._repeat = action_repeat
         self._timeout = timeout
         self._restart_limit = restart_limit
         self._pending = np.ones(count, bool)
         self._restarts = np.zeros(count, np.int64)
+        self._broken = 0
+        """Faults that count towards the limit."""
         self._steps = 0
         self._last = {k: np.zeros((count, *shape), self.spaces.dtype(k)) for k, shape in self.spaces.obs}
 
@@ -111,12 +88,15 @@ class SerialEnv(VectorEnv):
 
     def save(self) -> bytes:
         """The state of every stream."""
-        streams = [stream and stream.save() for stream in self._streams]
-        return pickle.dumps((self._pending, self._restarts, self._steps, self._last, streams))
+        try:
+            streams = [stream and stream.save() for stream in self._streams]
+        except ProcessEnded as error:
+            raise EnvironmentFailure(f"the state of an environment cannot be saved: {error}") from None
+        return pickle.dumps((self._pending, self._restarts, self._broken, self._steps, self._last, streams))
 
     def restore(self, state: bytes) -> list[int]:
         """Take up the state of every stream."""
-        pending, restarts, self._steps, self._last, streams = pickle.loads(state)
+        pending, restarts, self._broken, self._steps, self._last, streams = pickle.loads(state)
         if len(pending) != self.count:
             raise ValueError(f"the saved state has {len(pending)} streams, this environment {self.count}")
         for i in np.flatnonzero(restarts != self._restarts).tolist():
@@ -131,45 +111,55 @@ class SerialEnv(VectorEnv):
         engine = self._streams[stream]
         if engine is None:
             raise RuntimeError(f"stream {stream} is being restarted and has no picture before its next step")
-        return self._worker.submit(engine.render, height, width).result()
+        return self._workers[stream % len(self._workers)].submit(engine.render, height, width).result()
 
     def _free(self) -> None:
+        for host in self._hosts:
+            host.end()
         for stream in self._streams:
             if stream is not None:
                 stream.close()
 
-    def _begin(self, action: np.ndarray) -> _Sweep:
-        return self._submit(_Sweep(action, list(range(self.count))))
+    def _begin(self, action: np.ndarray) -> list[_Sweep]:
+        return self._sweep(action, range(self.count))
+
+    def _sweep(self, action: np.ndarray, streams: Iterable[int]) -> list[_Sweep]:
+        """Begin a pass over these streams, in all workers that have some of them."""
+        workers, chosen = len(self._workers), list(streams)
+        own = [[i for i in chosen if i % workers == worker] for worker in range(workers)]
+        return [self._submit(_Sweep(worker, action, some)) for worker, some in enumerate(own) if some]
 
     def _submit(self, sweep: _Sweep) -> _Sweep:
-        sweep.future = self._worker.submit(self._run, sweep)
+        sweep.future = self._workers[sweep.worker].submit(self._run, sweep)
         return sweep
 
-    def _end(self, sent: _Sweep) -> Step:
-        action, first = sent.action, self._pending
+    def _end(self, sent: list[_Sweep]) -> Step:
+        action, first = sent[0].action, self._pending
         reward = np.zeros(self.count, np.float32)
         last, terminal = np.zeros((2, self.count), bool)
-        sweep = sent
-        while sweep.streams:
-            self._wait(sweep)
-            again = []
-            for i, result in zip(sweep.streams, sweep.results, strict=True):
+        sweeps = sent
+        while sweeps:
+            for i, result in sorted(self._results(sweeps).items()):
                 if isinstance(result, _Broken):
                     self._restart(i, action[i], result)
                     last[i] = not first[i]
-                    if first[i]:  # there is no episode to end yet: begin one in the new instance
-                        again.append(i)
                     continue
                 self._streams[i] = result.stream
                 reward[i], last[i], terminal[i] = result.reward, result.last, result.terminal
                 for key, value in result.obs.items():
                     self._last[key][i] = value
-            sweep = _Sweep(action, again)
-            if again:
-                self._submit(sweep)
+            # Where there is no episode to end yet: begin one in the new instance.
+            again = [i for i in np.flatnonzero(first).tolist() if self._streams[i] is None]
+            sweeps = self._sweep(action, again)
         self._steps += 1
         self._pending = last.copy()
         return Step({key: value.copy() for key, value in self._last.items()}, reward, first, last, terminal)
+
+    def _results(self, sweeps: list[_Sweep]) -> dict[int, _Outcome | _Broken]:
+        """What came of each stream."""
+        for sweep in sweeps:
+            self._wait(sweep)
+        return {i: result for sweep in sweeps for i, result in zip(sweep.streams, sweep.results, strict=True)}
 
     def _wait(self, sweep: _Sweep) -> None:
         """Wait for a sweep; leave behind a worker that makes no progress and go on with a new one."""
@@ -183,9 +173,11 @@ class SerialEnv(VectorEnv):
             except TimeoutError:
                 pass
         sweep.abandoned = True
-        self._worker.close()
-        self._worker = Worker()
-        rest = self._submit(_Sweep(sweep.action, sweep.streams[done + 1 :]))
+        if self._hosts:
+            self._hosts[sweep.worker].end()
+        self._workers[sweep.worker].close()
+        self._workers[sweep.worker] = Worker()
+        rest = self._submit(_Sweep(sweep.worker, sweep.action, sweep.streams[done + 1 :]))
         self._wait(rest)
         hung = _Broken(f"no answer within {self._timeout:g} s")
         sweep.results = [*sweep.results[:done], hung, *rest.results]
@@ -231,10 +223,11 @@ class SerialEnv(VectorEnv):
         self.faults.append(fault)
         self._streams[i] = None  # made anew by the worker, where a hang is seen too
         self._restarts[i] += 1
-        if (total := int(self._restarts.sum())) > self._restart_limit:
+        self._broken += broken.counts
+        if self._broken > self._restart_limit:
             raise EnvironmentFailure(
-                f"environment failed {total} times, more than the {self._restart_limit} restarts allowed; "
-                f"the last at {fault}"
+                f"environment failed {self._broken} times, more than the {self._restart_limit} restarts "
+                f"allowed; the last at {fault}"
             ) from broken.error
         log.warning("environment restarted: %s", fault)
         log.debug("what it raised:", exc_info=broken.error)

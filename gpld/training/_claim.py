@@ -13,7 +13,7 @@ LOCK = ".lock"
 """Held by the process that trains in a folder."""
 
 # What may change between two starts of a run, because no bit of training depends on it.
-_FREE = ("checkpoint.", "log.", "env.threads", "env.timeout", "env.restarts", "max_skipped")
+_FREE = ("checkpoint.", "log.", "env.threads", "env.processes", "env.timeout", "env.restarts", "max_skipped")
 _FRESH = (*_FREE, "init")
 """The same of a run that begins with nothing of another."""
 

@@ -69,6 +69,9 @@ def make(
     `share` is the number of runs that share this machine's cores.
     """
     seed = config.seed if number is None else envs.stream_seed(config.seed, number, evaluation=True)
+    own_cores = min(count, -(-machine.cores() // share))
+    # Processes take seconds to start, which an evaluation is too short for.
+    processes = config.env.processes or (own_cores if config.env.pixels else 1) if number is None else 1
     return envs.make(
         task or config.task,
         count=count,
@@ -76,7 +79,8 @@ def make(
         action_repeat=config.env.action_repeat,
         # Only some backends draw pictures.
         backend="auto" if render else config.backend,
-        threads=config.env.threads or min(count, -(-machine.cores() // share)),
+        threads=config.env.threads or own_cores,
+        processes=processes,
         evaluation=number is not None,
         render=render,
         pixels=config.env.pixels,

@@ -128,7 +128,8 @@ from gpld.envs._dm_control import choose_renderer
 if choose_renderer(drawing=True) == "off":
     sys.exit("nothing draws")
 task = sys.argv[1]
-with make(task, count=2, seed=3, pixels=True) as env, make(task, count=2, seed=3, pixels=True) as again:
+seen_by = [make(task, count=2, seed=3, pixels=True, processes=processes) for processes in (1, 2)]
+with seen_by[0] as env, seen_by[1] as again:
     states = make(task, count=2, seed=3, backend="dm_control")
     assert env.spaces.obs == (("image", (64, 64, 3)),) and env.spaces.images == ("image",)
     rng, seen = np.random.default_rng(0), []

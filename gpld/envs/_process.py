@@ -1,0 +1,175 @@
+"""Streams that live in other processes, so that several are stepped and drawn at the same time.
+
+Threads would not do: drawing holds Python's global lock. A process is a Python of its own, which knows
+nothing of the program that started it; it reads requests from its standard input and answers on its standard
+output.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import IO, Any
+
+import numpy as np
+
+from gpld.envs._stream import Observation, Stream
+
+_PROGRAM = "from gpld.envs._process import main; main()"
+
+MakeHere = Callable[[], Stream]
+"""Makes a stream in the process that calls it; can be pickled."""
+
+
+class ProcessEnded(RuntimeError):  # noqa: N818
+    """The process of a stream is there no more. `first`: nobody has been told so yet."""
+
+    def __init__(self, message: str, first: bool):
+        super().__init__(message)
+        self.first = first
+
+
+class Process:
+    """A Python that holds streams. It ends when this object, or the program, does."""
+
+    def __init__(self):
+        modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # those of this program
+        self._python = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | modules,
+        )
+        assert self._python.stdin is not None
+        assert self._python.stdout is not None
+        self._requests, self._answers = self._python.stdin, self._python.stdout
+        self._calls = threading.Lock()
+        self._told = False
+
+    def call(self, stream: int, method: str, *arguments: Any) -> Any:
+        """What a method of a stream returns or raises there."""
+        try:
+            with self._calls:
+                pickle.dump((stream, method, arguments), self._requests)
+                self._requests.flush()
+                good, result = pickle.load(self._answers)
+        except (OSError, EOFError, ValueError, pickle.UnpicklingError):
+            first, self._told = not self._told, True
+            raise ProcessEnded(f"its process ended with status {self._python.wait()}", first) from None
+        if not good:
+            raise result
+        return result
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can still be called."""
+        return self._python.poll() is None
+
+    def end(self) -> None:
+        """Kill it, whatever it does."""
+        self._told = True
+        self._python.kill()
+        self._python.wait()
+        for pipe in (self._requests, self._answers):
+            with suppress(OSError):  # what was not sent is lost
+                pipe.close()
+
+    def __del__(self):
+        if hasattr(self, "_python"):
+            self.end()
+
+
+class Host:
+    """A process for streams, and a new one whenever it has ended."""
+
+    def __init__(self):
+        self._process = Process()
+
+    def stream(self, index: int, make: MakeHere) -> Stream:
+        """A stream that lives there."""
+        if not self._process.alive:
+            self._process = Process()
+        return RemoteStream(self._process, index, make)
+
+    def end(self) -> None:
+        """End the process, and with it all its streams."""
+        self._process.end()
+
+
+class RemoteStream(Stream):
+    """A stream in another process. It raises `ProcessEnded` once that has ended."""
+
+    def __init__(self, process: Process, index: int, make: MakeHere):
+        self._process, self._index = process, index
+        self.spaces = self._call("make", make)
+
+    def reset(self) -> Observation:
+        """Begin an episode."""
+        return self._call("reset")
+
+    def frame(self, action: np.ndarray) -> tuple[Observation, float, bool, bool]:
+        """One environment step."""
+        return self._call("frame", action)
+
+    def save(self) -> Any:
+        """The state."""
+        return self._call("save")
+
+    def restore(self, state: Any) -> bool:
+        """Take up a saved state."""
+        return self._call("restore", state)
+
+    def render(self, height: int, width: int) -> np.ndarray:
+        """Picture."""
+        return self._call("render", height, width)
+
+    def close(self) -> None:
+        """Let go of the engine, unless it went with its process."""
+        if self._process.alive:
+            self._call("close")
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        return self._process.call(self._index, method, *arguments)
+
+
+def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """Answer requests until there are no more."""
+    streams: dict[int, Stream] = {}
+    while True:
+        try:
+            index, method, arguments = pickle.load(requests)
+        except EOFError:
+            return
+        try:
+            if method == "make":
+                streams[index] = arguments[0]()
+                answer = (True, streams[index].spaces)
+            else:
+                answer = (True, getattr(streams[index], method)(*arguments))
+        except Exception as error:
+            answer = (False, _portable(error))
+        pickle.dump(answer, answers)
+        answers.flush()
+
+
+def _portable(error: Exception) -> Exception:
+    """An error that survives the way to another process."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+def main() -> None:
+    """Serve the process that started this one, and leave interruptions to it."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what an engine prints is no answer
+    serve(sys.stdin.buffer, answers)
+    os._exit(0)  # drawing contexts of some drivers complain when Python ends
