@@ -1,0 +1,76 @@
+"""What pages repeat from elsewhere is still so: messages of the code, measured numbers, defaults, files."""
+
+import ast
+import re
+
+import pytest
+
+from gpld import config as options
+from gpld.config import Config
+
+from .pages import DOCS, ROOT, blocks
+
+GAP = "…"
+"""In messages on pages, what the code fills in."""
+
+
+def literals():
+    """All strings of the code, with gaps for what is filled in; and the Makefile."""
+    for path in (ROOT / "gpld").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+            elif isinstance(node, ast.JoinedStr):
+                parts = [part.value if isinstance(part, ast.Constant) else GAP for part in node.values]
+                yield "".join(map(str, parts))
+    yield (ROOT / "Makefile").read_text()
+
+
+MESSAGES = [block.code.strip() for block in blocks(DOCS / "troubleshooting.md") if block.language == "text"]
+
+
+@pytest.fixture(scope="module")
+def code():
+    return "\n".join(literals())
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda text: text[:40])
+def test_messages_are_those_of_the_code(message, code):
+    assert message in code
+
+
+def test_a_message_that_the_code_does_not_have_is_noticed(code):
+    assert "out: … holds a run with other options" in code
+    assert "out: … holds a run with different options" not in code
+
+
+def rows(path):
+    return {
+        line for line in path.read_text().splitlines() if line.startswith("| ") and re.search(r"\d", line)
+    }
+
+
+def test_performance_shows_what_was_measured():
+    shown = rows(DOCS / "performance.md")
+    assert len(shown) >= 10
+    assert shown - rows(ROOT / "results" / "README.md") == set()
+
+
+def test_symbols_have_the_defaults_of_the_options():
+    flat = {name: str(value) for name, value in options.flat(Config("walker-walk")).items()}
+    found = 0
+    for line in (DOCS / "method.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.split("|")]
+        if len(cells) < 6 or not (names := re.findall(r"`([\w.]+)`", cells[4])):
+            continue
+        for name, value in zip(names, cells[3].split(", "), strict=True):
+            assert float(flat[name]) == float(value), name
+            found += 1
+    assert found >= 11
+
+
+def test_files_that_pages_name_exist():
+    text = "".join(page.read_text() for page in DOCS.rglob("*.md"))
+    named = set(re.findall(r"`((?:gpld|tests|examples|benchmarks|scripts|results)/[\w/.]+)`", text))
+    assert len(named) > 15
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
