@@ -45,12 +45,13 @@ LEFT_OUT = {
     r"\S*pip install .+": NETWORK,
     r"python scripts/offline_bundle.py": NETWORK,
     r"pre-commit install": "is not installed with us, and changes the checkout",
+    r"\S*zensical .+": "serves until it is stopped, or empties a cache; test_site.py builds the site",
     r"srun .+": CLUSTER,
     r"gpld study run .+ --on (slurm|ray) .+": CLUSTER,
     r"gpld study run (?!smoke).+": "takes hours on a GPU; `gpld study run smoke` is the same machinery",
     r"gpld train .+ --distributed .+": "needs two machines; tests/training/test_devices.py has two processes",
     r"gpld (train gym:Spring-v0|eval runs/spring)": "is the reader's own; test_python.py trains on it",
-    r"gpld train .* --init-from .+": "needs a run of its sizes; tests/training/test_warm_start.py has one",
+    r"gpld train (.+ )?--init-from .+": "needs a run of its sizes; tests/training/test_warm_start.py has one",
     r"python benchmarks/(update|learning|end_to_end|penalty)\.py .+": "is made for a GPU, and takes long",
 }
 """Commands that are not run, as patterns, and why."""
