@@ -15,7 +15,7 @@ PLACEHOLDERS = {
     r"\bNAME\b": "smoke",
     r"\bTASK\b": "cartpole-balance",
     r"@STEP\b": "",
-    r"\bFOLDER\b": "runs/folder",
+    r"\bFOLDER\b": "new",
     r"\bHOST:PORT\b": "localhost:1234",
     r"--seed S\b": "--seed 0",
     r"^gpld train (?=--(?!help))": "gpld train cartpole-balance ",
@@ -50,7 +50,6 @@ LEFT_OUT = {
     r"gpld study run .+ --on (slurm|ray) .+": CLUSTER,
     r"gpld study run (?!smoke).+": "takes hours on a GPU; `gpld study run smoke` is the same machinery",
     r"gpld train .+ --distributed .+": "needs two machines; tests/training/test_devices.py has two processes",
-    r"gpld (train gym:Spring-v0|eval runs/spring)": "is the reader's own; test_python.py trains on it",
     r"gpld train (.+ )?--init-from .+": "needs a run of its sizes; tests/training/test_warm_start.py has one",
     r"python benchmarks/(update|learning|end_to_end|penalty)\.py .+": "is made for a GPU, and takes long",
 }

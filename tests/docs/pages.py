@@ -54,20 +54,14 @@ def blocks(page: Path) -> list[Block]:
 
 
 def commands(page: Path) -> list[Command]:
-    """Lines of the page's fenced `sh`, and code inside its sentences that begins with a program's name."""
-    lines = [
-        line for block in blocks(page) if block.language == "sh" for line in _joined(block.code).splitlines()
-    ]
-    sentences = _FENCE.sub("", text_of(page))
+    """Fenced `sh`; indented lines and code in sentences, if they begin with a program's name."""
+    text = text_of(page)
+    fenced = [_joined(block.code) for block in blocks(page) if block.language == "sh"]
+    sentences = _FENCE.sub("", text)
+    indented = re.findall(rf"^    ((?:{_PROGRAMS})(?: .*)?)$", sentences, re.M)
+    typed = [re.sub(r"\s+#.*", "", line).strip() for line in [*"\n".join(fenced).splitlines(), *indented]]
     spans = [span for span in re.findall(r"`([^`\n]+)`", sentences) if re.match(rf"(?:{_PROGRAMS}) \S", span)]
-    typed = [re.sub(r"\s+#.*", "", line).strip() for line in lines]
-    return [Command(_name(page), text) for text in dict.fromkeys([*typed, *spans]) if text]
-
-
-def indented(page: Path) -> list[str]:
-    """Commands in code that is marked by its indentation alone, where `commands` does not find them."""
-    sentences = _FENCE.sub("", text_of(page))
-    return re.findall(rf"^    (?:\$ )?((?:{_PROGRAMS}) .*)$", sentences, re.M)
+    return [Command(_name(page), line) for line in dict.fromkeys([*typed, *spans]) if line]
 
 
 def _joined(code: str) -> str:

@@ -7,6 +7,7 @@ import pytest
 
 from gpld import config as options
 from gpld.config import Config
+from gpld.training import _claim
 
 from .pages import DOCS, ROOT, blocks
 
@@ -74,3 +75,11 @@ def test_files_that_pages_name_exist():
     named = set(re.findall(r"`((?:gpld|tests|examples|benchmarks|scripts|results)/[\w/.]+)`", text))
     assert len(named) > 15
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_options_that_may_change_are_those_of_the_code():
+    text = (DOCS / "troubleshooting.md").read_text()
+    (sentence,) = re.findall(r"Free to change are (.*?)\.\s+Everything else", text, re.S)
+    assert set(re.findall(r"`([\w.]+)`", sentence)) - {"env_steps"} == {
+        name.strip(".") for name in _claim._FREE
+    }
