@@ -120,6 +120,7 @@ def train(arguments: Sequence[str]) -> int:
 
         jax.distributed.initialize(asked.distributed[0], count, index)
     options = parse_train(arguments, fitting(arguments))
+    from gpld import films
     from gpld.training import summary, train_all
 
     members = options.members if alone else options.members[index::count]
@@ -128,7 +129,7 @@ def train(arguments: Sequence[str]) -> int:
         print(f"go on with: {summary.program('gpld')} train {shlex.join(arguments)}")
         return 128 + (unfinished[0].signal or 0)
     if alone and index == 0:
-        summary.show(*members[0], arguments)
+        summary.show(*members[0], arguments, films=films.film_finished)
     elif members and not alone:
         summary.show_all(members)
     return 0
@@ -149,48 +150,11 @@ def parse_train(arguments: Sequence[str], beneath: Sequence[str] = ()) -> TrainO
     return options
 
 
-@dataclasses.dataclass(frozen=True)
-class EvalOptions:
-    """Options of `gpld eval`."""
-
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
-    """Folder of a run, finished or not: its newest good checkpoint is evaluated."""
-    episodes: int = 20
-    """Episodes to play, side by side."""
-    seed: int = 0
-    """Decides where the episodes begin, and what is random in the actions."""
-    video: bool = False
-    """Film one more episode: film.gif, and some of its frames in film.png."""
-    out: Annotated[
-        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the run)")
-    ] = None
-    """Folder for evaluation.json and the film."""
-
-
 def evaluate(arguments: Sequence[str]) -> int:
-    """Play episodes with a trained agent, and film one if asked to."""
-    options = tyro.cli(EvalOptions, prog="gpld eval", description=evaluate.__doc__, args=list(arguments))
-    for name, value, least in (("episodes", options.episodes, 1), ("seed", options.seed, 0)):
-        if value < least:
-            raise ConfigError(f"{name}: {value} is not allowed; it must be at least {least}")
-    out = options.out or options.run
-    from gpld import machine
-    from gpld.training import film, saved, score
+    """Play episodes with a trained agent; film them and its predictions if asked to."""
+    from gpld.films import command
 
-    machine.use_compilation_cache()
-    trained = saved.load(options.run)
-    found = score.score(trained, episodes=options.episodes, seed=options.seed)
-    path = found.write(out)
-    print(f"{found.task}, after {found.env_steps:,} env steps and {found.updates:,} updates")
-    _print(score.table(found))
-    print(f"written to {path}")
-    if options.video:
-        try:
-            made = film.film(options.run, out, seed=options.seed)
-            print(f"film: {made.gif}, some of its frames: {made.strip} (return {made.episode_return:.1f})")
-        except film.NoFilm as reason:
-            print(f"gpld eval: no film: {reason}", file=sys.stderr)
-    return 0
+    return command.evaluate(arguments, str(evaluate.__doc__))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,6 @@ from gpld.envs import EnvironmentFailure
 from gpld.profiling import Operation, Profile
 from gpld.tasks import DMC
 from gpld.training import CheckpointError, Result, TrainingStopped
-from gpld.training.film import Film, NoFilm
 from tests.training import helpers
 
 
@@ -329,7 +328,7 @@ def test_a_device_that_jax_cannot_use_is_told(monkeypatch, capsys):
 
 
 def test_a_finished_run_is_left_as_it_is_and_summed_up(small_run, monkeypatch, capsys):
-    monkeypatch.setattr("gpld.training.summary.film", lambda *_, **__: raising(NoFilm("no screen"))(None))
+    monkeypatch.setattr("gpld.films.film_finished", lambda folder: [f"no film of {folder.name}"])
     monkeypatch.setattr("gpld.training.summary.random_return", lambda config: None)
     before = (small_run / "metrics.jsonl").read_bytes()
     arguments = [*helpers.arguments(load(small_run / "config.json")), "--out", str(small_run)]
@@ -338,7 +337,7 @@ def test_a_finished_run_is_left_as_it_is_and_summed_up(small_run, monkeypatch, c
     assert shown.startswith("preset cpu, which fits this machine's device")
     assert "cartpole-balance-seed3 was finished at 400 env steps" in shown
     assert "mean return of the last 2 evaluations (4 episodes): " in shown
-    assert "no film: no screen" in shown
+    assert "no film of cartpole-balance-seed3" in shown
     assert "What to try next" in shown
     assert (small_run / "metrics.jsonl").read_bytes() == before
 
@@ -392,28 +391,6 @@ def test_eval_prints_and_writes_the_returns(small_run, tmp_path, capsys):
         assert f"{number:.1f} │" in shown
     assert f"written to {out / 'evaluation.json'}" in shown
     assert [path.name for path in out.iterdir()] == ["evaluation.json"]
-
-
-def test_eval_goes_on_without_a_film(small_run, monkeypatch, capsys):
-    monkeypatch.setattr("gpld.training.film.film", lambda *_, **__: raising(NoFilm("no screen"))(None))
-    assert cli.main(["eval", str(small_run), "--episodes", "1", "--video"]) == 0
-    told = capsys.readouterr()
-    assert told.err == "gpld eval: no film: no screen\n"
-    assert (small_run / "evaluation.json").exists()
-
-
-def test_eval_films_with_its_seed(small_run, tmp_path, monkeypatch, capsys):
-    asked = []
-
-    def film(run, out, *, seed):
-        asked.append((run, out, seed))
-        return Film(out / "film.gif", out / "film.png", 3.21)
-
-    monkeypatch.setattr("gpld.training.film.film", film)
-    arguments = ["eval", str(small_run), "--episodes", "1", "--video", "--seed", "8", "--out", str(tmp_path)]
-    assert cli.main(arguments) == 0
-    assert asked == [(small_run, tmp_path, 8)]
-    assert f"film: {tmp_path / 'film.gif'}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ ROOMS = (
     "profiling",
     "results",
     "analysis",
+    "films",
     "theory",
     "studies",
     "doctor",

@@ -24,12 +24,13 @@ LINES = ("-", "--", "-.", ":")
 """Told apart without colour too, once all colours are taken."""
 
 _PANEL = (2.9, 2.2)
+_STRIP_WIDTH = 8.0
 """Inches."""
 
 
 def aggregate(curves: Curves, compared: Comparison, band: Band = "std") -> "Figure":
     """Raw and normalised mean over tasks, side by side."""
-    figure, axes = _panels(2, columns=2, panel=(3.4, 2.7))
+    figure, axes = panels(2, columns=2, panel=(3.4, 2.7))
     scales = final_scales(curves, compared.baseline)
     shown = [task for task in compared.tasks if scales.get(task)]
     for panel, title, divisors in ((axes[0], "raw", None), (axes[1], "normalised", scales)):
@@ -43,7 +44,7 @@ def aggregate(curves: Curves, compared: Comparison, band: Band = "std") -> "Figu
             f"{title} mean of {len(shown)} tasks",
             "return" if divisors is None else "normalised return",
         )
-    _legend(figure)
+    legend(figure)
     return figure
 
 
@@ -58,7 +59,7 @@ def tasks(
 ) -> "Figure":
     """A panel for each task. `extra` are curves of others; `marks` are scores of the paper, as points."""
     chosen = list(only or compared.tasks)
-    figure, axes = _panels(len(chosen))
+    figure, axes = panels(len(chosen))
     others = sorted({method for _, method in extra or {}})
     names = [*compared.methods, *others]
     for panel, task in zip(axes, chosen, strict=False):
@@ -67,13 +68,13 @@ def tasks(
         if marks is not None:
             _mark(panel, marks.loc[marks["task"] == task], compared.methods)
         _label(panel, task, "return")
-    _legend(figure)
+    legend(figure)
     return figure
 
 
 def ablation(curves: Curves, compared: Comparison, *, title: str, band: Band = "std") -> "Figure":
     """Normalised mean over tasks of every method in one panel."""
-    figure, (panel, *_) = _panels(1, panel=(4.4, 3.2))
+    figure, (panel, *_) = panels(1, panel=(4.4, 3.2))
     scales = final_scales(curves, compared.baseline)
     lines = {
         method: aggregate_curve(curves, method, compared.tasks, scales=scales, band=band)
@@ -81,13 +82,13 @@ def ablation(curves: Curves, compared: Comparison, *, title: str, band: Band = "
     }
     _draw(panel, {method: line for method, line in lines.items() if line is not None}, compared.methods)
     _label(panel, title, "normalised return")
-    _legend(figure)
+    legend(figure)
     return figure
 
 
 def profile(scores: pd.DataFrame, compared: Comparison) -> "Figure":
     """Performance profiles: the share of runs that score more than a multiple of the baseline's mean."""
-    figure, (panel, *_) = _panels(1, panel=(4.0, 2.8))
+    figure, (panel, *_) = panels(1, panel=(4.0, 2.8))
     summary = statistics.summarise(scores)
     baseline = summary.loc[summary["method"] == compared.baseline]
     means = dict(zip(baseline["task"], baseline["mean"], strict=True))
@@ -98,25 +99,33 @@ def profile(scores: pd.DataFrame, compared: Comparison) -> "Figure":
         if np.isfinite(matrix).any():
             shares = statistics.performance_profile(matrix, levels)
             panel.plot(levels, shares, **_line(number), label=method)
-    _style(panel)
+    style(panel)
     panel.set_xlabel(f"score / mean score of {compared.baseline}")
     panel.set_ylabel("share of runs above")
     panel.set_ylim(0, 1.02)
-    _legend(figure)
+    legend(figure)
     return figure
 
 
-def strips(films: Mapping[str, Path]) -> "Figure":
-    """Frames of rollouts, a row for each film, by its title."""
+def strips(films: Mapping[str, Mapping[str, Path]]) -> "Figure":
+    """Frames of rollouts: for each task its name, and below it a row of frames for each method."""
     from matplotlib.figure import Figure
     from matplotlib.image import imread
 
-    figure = Figure(figsize=(8.0, 0.3 + 1.25 * len(films)), dpi=160, layout="constrained")
-    panels = figure.subplots(len(films), 1, squeeze=False)[:, 0]
-    for panel, (title, path) in zip(panels, films.items(), strict=True):
-        panel.imshow(imread(path), aspect="equal")
-        panel.set_axis_off()
-        panel.set_title(title, loc="left", fontsize=9)
+    rows = [(task, method, imread(path)) for task, own in films.items() for method, path in own.items()]
+    heights = [_STRIP_WIDTH * picture.shape[0] / picture.shape[1] for _, _, picture in rows]
+    size = (_STRIP_WIDTH + 1.0, sum(heights) + 0.1 * len(rows) + 0.3 * len(films) + 0.2)
+    figure = Figure(figsize=size, dpi=160, layout="constrained")
+    axes = figure.subplots(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
+    named = set()
+    for panel, (task, method, picture) in zip(axes, rows, strict=True):
+        panel.imshow(picture, aspect="equal")
+        panel.set(xticks=[], yticks=[])
+        panel.spines[:].set_visible(False)
+        panel.set_ylabel(method, fontsize=8, rotation=0, ha="right", va="center")
+        if task not in named:
+            panel.set_title(task, loc="left", fontsize=9, fontweight="bold")
+        named.add(task)
     return figure
 
 
@@ -134,7 +143,7 @@ def save(figure: "Figure", folder: Path, name: str, *, source: str) -> list[Path
     return paths
 
 
-def _panels(
+def panels(
     count: int, columns: int = 0, panel: tuple[float, float] = _PANEL
 ) -> tuple["Figure", list["Axes"]]:
     """A figure with `count` panels in a grid."""
@@ -151,8 +160,8 @@ def _panels(
 
 
 def _line(number: int) -> dict:
-    colour, style = COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
-    return {"color": colour, "linestyle": style, "linewidth": 1.6}
+    colour, dashes = COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
+    return {"color": colour, "linestyle": dashes, "linewidth": 1.6}
 
 
 def _draw(axes: "Axes", lines: Mapping[str, Curve], names: Sequence[str]) -> None:
@@ -167,7 +176,7 @@ def _draw(axes: "Axes", lines: Mapping[str, Curve], names: Sequence[str]) -> Non
             )
     if not lines:
         axes.text(0.5, 0.5, "no results yet", transform=axes.transAxes, ha="center", color="#888888")
-    _style(axes)
+    style(axes)
 
 
 def _mark(axes: "Axes", scores: pd.DataFrame, methods: Sequence[str]) -> None:
@@ -186,7 +195,8 @@ def _mark(axes: "Axes", scores: pd.DataFrame, methods: Sequence[str]) -> None:
             )
 
 
-def _style(axes: "Axes") -> None:
+def style(axes: "Axes") -> None:
+    """Quiet axes: a light grid, and no frame."""
     axes.grid(axis="y", color="#E5E5E5", linewidth=0.7)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -205,7 +215,7 @@ def _label(axes: "Axes", title: str, ylabel: str) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _legend(figure: "Figure") -> None:
+def legend(figure: "Figure") -> None:
     """One legend for all panels, of whatever any of them shows."""
     found = {}
     for axes in figure.axes:

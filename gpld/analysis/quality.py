@@ -22,13 +22,12 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 
 from gpld import world_model
 from gpld.agent import Model
-from gpld.analysis import rollouts
+from gpld.analysis import open_loop, rollouts
 from gpld.config import AgentConfig
-from gpld.distributions import kl, twohot_mean
-from gpld.nets import joint_linear
+from gpld.distributions import kl
 from gpld.training.saved import Trained
 from gpld.types import Batch
-from gpld.world_model import Dreams, WorldModel
+from gpld.world_model import WorldModel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,28 +60,20 @@ def open_loop_errors(
     classes_key, dream_key = jax.random.split(key)
     with jax.default_matmul_precision("float32"):
         uniform = jax.random.uniform(classes_key, (steps, streams, config.model.stoch))
-        prediction = world_model.predict(config, world, batch, uniform)
-        seen, starts = prediction.observed, steps - horizon
-        posterior = world.dynamics.probs(seen.logits)
-        # Any linear reader will do: only the states are wanted.
-        dreams = Dreams.of(world.dynamics, model.policy.first, seen.h.dtype)
-        state = dreams.begin(*(x[:starts].reshape(starts * streams, -1) for x in (seen.h, seen.z)))
+        seen = world_model.predict(config, world, batch, uniform).observed
+        starts, posterior = steps - horizon, world.dynamics.probs(seen.logits)
+        episode = jnp.cumsum(batch.is_first, axis=0)
 
-        def step(carry: tuple, ahead: Array) -> tuple[tuple, Errors]:
-            state, going = carry
-            truth = jax.tree.map(
-                lambda x: jax.lax.dynamic_slice_in_dim(x, ahead, starts).reshape(-1, *x.shape[2:]),
-                (batch._replace(start=None), posterior),
-            )
-            noise = jax.random.uniform(
-                jax.random.fold_in(dream_key, ahead), (starts * streams, config.model.stoch)
-            )
-            state = dreams.advance(state, truth[0].prev_action, noise)
-            going = going & ~truth[0].is_first
-            return (state, going), _errors(world, state.h, state.z, *truth, going)
+        def after(x: Array, ahead: Array | int) -> Array:
+            """Of every start, what came so many steps after it."""
+            return jax.lax.dynamic_slice_in_dim(x, ahead, starts).reshape(starts * streams, *x.shape[2:])
 
-        begin = (state, jnp.ones(starts * streams, bool))
-        return jax.lax.scan(step, begin, jnp.arange(1, horizon + 1))[1]
+        def look(ahead: Array, h: Float[Array, "N D"], z: Float[Array, "N KC"]) -> Errors:
+            truth = jax.tree.map(lambda x: after(x, ahead), (batch._replace(start=None), posterior))
+            return _errors(world, h, z, *truth, after(episode, ahead) == after(episode, 0))
+
+        actions = jnp.stack([after(batch.prev_action, ahead) for ahead in range(1, horizon + 1)])
+        return open_loop.dream(model, after(seen.h, 0), after(seen.z, 0), actions, dream_key, look)
 
 
 def _errors(
@@ -95,8 +86,7 @@ def _errors(
 ) -> Errors:
     """Errors of one step of all predictions, averaged over those that are still going."""
     prior = world.dynamics.probs(world.dynamics.prior(h))
-    (first,) = joint_linear([world.reward.first], h, z)
-    reward = jnp.abs(twohot_mean(world.reward.finish(first)) - batch.reward)
+    reward = jnp.abs(open_loop.reward_of(world, h, z) - batch.reward)
     observation = sum(world.decoder.loss(h, z, batch.obs).values())
     count = jnp.sum(going, dtype=jnp.float32)
 

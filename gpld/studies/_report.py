@@ -40,11 +40,7 @@ def _page_of_runs(folder: Path, runs: dict[str, Path]) -> report.Page:
                 curves.align(rows), shown, title="sample efficiency", notes=[source]
             ),
         ]
-    films = [
-        report.Film(name, path / "film.gif", path / "film.png")
-        for name, path in runs.items()
-        if (path / "film.gif").exists() and (path / "film.png").exists()
-    ]
+    films = [film for name, path in runs.items() for film in report.films_of(name, path)]
     words = f"{len(runs)} runs on {len(tasks)} tasks: {', '.join(tasks)}." if tasks else f"{len(runs)} runs."
     return report.Page(
         title=f"Runs in {folder.absolute().name}",

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from gpld import films as cinema
 from gpld import results
 from gpld.analysis import comparisons, cost, curves, figures, report, sensitivity, statistics
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Table
 from gpld.studies import _state, _times
-from gpld.studies._plan import Plan
+from gpld.studies._plan import Plan, Run
 from gpld.studies._study import TASK_GROUPS, Study
-from gpld.training import film
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -120,7 +120,11 @@ def save_figures(plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band
         drawn["cost"] = cost.draw(times)
     if "sensitivity" in study.figures and len(measured := sensitivities(plan, folder)):
         drawn["sensitivity"] = sensitivity.draw(measured)
-    strips = {made.title: made.strip for made in films(plan, folder, make=False)[0]}
+    strips: dict[str, dict[str, Path]] = {}
+    for run in _filmed(plan):
+        strip = _state.run_folder(folder, run) / "film.png"
+        if strip.exists():
+            strips.setdefault(run.task, {})[run.method] = strip
     if strips:
         drawn["films"] = figures.strips(strips)
     for name, figure in drawn.items():
@@ -164,19 +168,24 @@ def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.F
     """
     study = plan.study
     found, why = [], "this study films no task" if not study.films else "nothing has been trained yet"
-    for task in study.films:
-        for method in study.methods:
-            run = next(run for run in plan.runs if (run.task, run.method) == (task, method))
-            path = _state.run_folder(folder, run)
-            gif, strip = path / "film.gif", path / "film.png"
-            if make and not gif.exists() and _state.scored(folder, run) >= {study.env_steps[-1]}:
-                try:
-                    film.film(path, path)
-                except film.NoFilm as reason:
-                    why = f"no film could be made: {reason}"
-            if gif.exists() and strip.exists():
-                found.append(report.Film(f"{task}, {method}, seed {run.seed}", gif, strip))
+    for run in _filmed(plan):
+        path = _state.run_folder(folder, run)
+        done = _state.scored(folder, run) >= {study.env_steps[-1]}
+        if make and done and not (path / "film.gif").exists():
+            try:
+                cinema.film(path, path)
+            except cinema.NoFilm as reason:
+                why = f"no film could be made: {reason}"
+        found += report.films_of(f"{run.task}, {run.method}, seed {run.seed}", path)
     return found, why
+
+
+def _filmed(plan: Plan) -> list[Run]:
+    """The first seed of each method on the tasks that the study films."""
+    firsts: dict[tuple[str, str], Run] = {}
+    for run in plan.runs:
+        firsts.setdefault((run.task, run.method), run)
+    return [firsts[task, method] for task in plan.study.films for method in plan.study.methods]
 
 
 def summary(plan: Plan, folder: Path, rows: pd.DataFrame) -> list[str]:

@@ -14,7 +14,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, runtime_checkable
@@ -151,8 +151,8 @@ class _Timing(_Lines):
         )
 
 
-class _TensorBoard:
-    """Event files in the run folder, so that TensorBoard calls the run by the folder's name.
+class _Events:
+    """An event file in the run folder, so that TensorBoard calls the run by the folder's name.
 
     Written here and now: tensorboardX's `SummaryWriter` writes in a thread, and waits for ever once a full
     disk has ended that thread.
@@ -160,31 +160,14 @@ class _TensorBoard:
 
     FLUSH_SECONDS = 15.0
 
-    def __init__(self, folder: Path, hyperparameters: Hyperparameters, purge_from: int):
-        tensorboard = _needed("tensorboardX", "log.tensorboard", "pip install tensorboardX")
-        self._protocol, self._folder, self._flushed = tensorboard.proto, folder, -math.inf
-        # Names carry the second of their start: number them, lest a quick restart overwrites its predecessor.
-        earlier = sum(1 for _ in folder.glob("events.out.tfevents.*"))
+    def __init__(self, folder: Path, suffix: str):
+        self.board = _needed("tensorboardX", "log.tensorboard", "pip install tensorboardX")
+        self._folder, self._flushed = folder, -math.inf
         with _naming(folder):
-            self._events = tensorboard.event_file_writer.EventsWriter(
-                str(folder / "events"), f".{earlier:04d}"
-            )
-        # TensorBoard forgets points from this step on: they are those of an attempt that did not last.
-        session = self._protocol.event_pb2.SessionLog
-        self._write(purge_from, session_log=session(status=session.START))
-        plain = {k: x if isinstance(x, (bool, int, float)) else str(x) for k, x in hyperparameters.items()}
-        experiment, start, _ = tensorboard.summary.hparams(plain, {"eval/return": 0.0})
-        self._write(purge_from, summary=experiment)
-        self._write(purge_from, summary=start)
+            self._events = self.board.event_file_writer.EventsWriter(str(folder / "events"), suffix)
 
-    def write(self, env_steps: int, updates: int, values: Mapping[str, float]) -> None:
-        summary = self._protocol.summary_pb2.Summary
-        named = {"updates": float(updates), **values}
-        points = [summary.Value(tag=name, simple_value=x) for name, x in named.items()]
-        self._write(env_steps, summary=summary(value=points))
-
-    def _write(self, step: int, **content: Any) -> None:
-        event = self._protocol.event_pb2.Event(wall_time=time.time(), step=step, **content)
+    def add(self, step: int, **content: Any) -> None:
+        event = self.board.proto.event_pb2.Event(wall_time=time.time(), step=step, **content)
         with _naming(self._folder):
             self._events.write_event(event)
         if time.monotonic() - self._flushed > self.FLUSH_SECONDS:
@@ -198,6 +181,45 @@ class _TensorBoard:
     def close(self) -> None:
         with _naming(self._folder):
             self._events.close()
+
+
+class _TensorBoard(_Events):
+    def __init__(self, folder: Path, hyperparameters: Hyperparameters, purge_from: int):
+        # Names carry the second of their start: number them, lest a quick restart overwrites its predecessor.
+        earlier = sum(1 for _ in folder.glob("events.out.tfevents.*"))
+        super().__init__(folder, f".{earlier:04d}")
+        # TensorBoard forgets points from this step on: they are those of an attempt that did not last.
+        session = self.board.proto.event_pb2.SessionLog
+        self.add(purge_from, session_log=session(status=session.START))
+        plain = {k: x if isinstance(x, (bool, int, float)) else str(x) for k, x in hyperparameters.items()}
+        experiment, start, _ = self.board.summary.hparams(plain, {"eval/return": 0.0})
+        self.add(purge_from, summary=experiment)
+        self.add(purge_from, summary=start)
+
+    def write(self, env_steps: int, updates: int, values: Mapping[str, float]) -> None:
+        summary = self.board.proto.summary_pb2.Summary
+        named = {"updates": float(updates), **values}
+        points = [summary.Value(tag=name, simple_value=x) for name, x in named.items()]
+        self.add(env_steps, summary=summary(value=points))
+
+
+def show_pictures(folder: Path, env_steps: int, pictures: Mapping[str, Path]) -> None:
+    """Let TensorBoard show pictures of a run (PNG, or GIF, which moves) by their names.
+
+    Those that it showed at the same env steps are replaced.
+    """
+    from PIL import Image
+
+    suffix = f".pictures-{env_steps}"
+    for earlier in folder.glob(f"events.out.tfevents.*{suffix}"):
+        earlier.unlink()
+    with closing(_Events(folder, suffix)) as events:
+        summary = events.board.proto.summary_pb2.Summary
+        for name, path in pictures.items():
+            with Image.open(path) as picture:
+                size = {"width": picture.width, "height": picture.height}
+            image = summary.Image(**size, colorspace=3, encoded_image_string=path.read_bytes())
+            events.add(env_steps, summary=summary(value=[summary.Value(tag=name, image=image)]))
 
 
 class _WandB:

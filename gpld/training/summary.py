@@ -6,7 +6,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -19,14 +19,11 @@ from gpld.envs import EnvironmentFailure, VectorEnv
 from gpld.population import TITLES, Member, method_of
 from gpld.training import evaluation, logs
 from gpld.training.curve import mean_curve, save_curve, text_curve, title_of
-from gpld.training.film import NoFilm, film
 from gpld.training.progress import tell
 
 LAST = 3
 """Evaluations whose mean is a run's result: one alone is noisy."""
 RANDOM_EPISODES = 30
-FILM_SECONDS = 90.0
-"""Longest that a finished run waits for its film."""
 
 
 class Command(NamedTuple):
@@ -36,10 +33,17 @@ class Command(NamedTuple):
     line: str
 
 
-def show(config: Config, folder: Path, arguments: Sequence[str], console: Console | None = None) -> None:
-    """Print a finished run's learning curve, result, film and next commands; draw the curve into the folder.
+def show(
+    config: Config,
+    folder: Path,
+    arguments: Sequence[str],
+    console: Console | None = None,
+    *,
+    films: Callable[[Path], Iterable[str]] = lambda folder: (),
+) -> None:
+    """Print a finished run's learning curve, result, films and next commands; draw the curve into the folder.
 
-    `arguments` are those that `gpld train` was given.
+    `arguments` are those that `gpld train` was given; `films(folder)` makes films, and says so in lines.
     """
     console = console or Console()
 
@@ -58,7 +62,8 @@ def show(config: Config, folder: Path, arguments: Sequence[str], console: Consol
             show_line(f"curve: {picture}")
         except OSError as error:
             show_line(f"no picture of the curve: {error}")
-    show_line(_film_line(folder))
+    for line in films(folder):
+        show_line(line)
     show_line("\nWhat to try next:")
     for command in next_commands(config, folder, arguments):
         show_line(f"\n  # {command.purpose}\n  {command.line}")
@@ -147,14 +152,6 @@ def _random_actions(env: VectorEnv, rng: np.random.Generator) -> np.ndarray:
     if env.spaces.discrete:
         return np.eye(env.spaces.actions, dtype=np.float32)[rng.integers(env.spaces.actions, size=env.count)]
     return rng.uniform(-1.0, 1.0, (env.count, env.spaces.actions)).astype(np.float32)
-
-
-def _film_line(folder: Path) -> str:
-    try:
-        made = film(folder, folder, timeout=FILM_SECONDS)
-    except NoFilm as reason:
-        return f"no film: {reason}"
-    return f"film: {made.gif}, some of its frames: {made.strip} (return {made.episode_return:.1f})"
 
 
 def next_commands(config: Config, folder: Path, arguments: Sequence[str]) -> list[Command]:

@@ -2,6 +2,7 @@
 
 import io
 import shutil
+import time
 
 import numpy as np
 import pytest
@@ -119,14 +120,24 @@ def test_tables_are_sorted_and_totals_stay_last(page):
 def test_films_are_played(page):
     if not find(page, ".film"):
         pytest.skip("this machine cannot draw")
-    image, button = find(page, ".film img")[0], find(page, ".film .play")[0]
+    image, video, button = (find(page, f".film {part}")[0] for part in ("img", "video", ".play"))
     page.execute_script("arguments[0].scrollIntoView({block: 'center'})", button)
     assert image.get_attribute("src").startswith("data:image/png")
+    assert (image.is_displayed(), video.is_displayed()) == (True, False)
     button.click()
-    assert image.get_attribute("src").startswith("data:image/gif")
-    assert page.execute_script("return arguments[0].naturalWidth", image) > 100
+    assert (image.is_displayed(), video.is_displayed()) == (False, True)
+    for _ in range(50):
+        seconds, *size = page.execute_script(
+            "const [video] = arguments; return [video.currentTime, video.videoWidth, video.videoHeight]",
+            video,
+        )
+        if seconds > 0:
+            break
+        time.sleep(0.1)
+    assert seconds > 0
+    assert size == [320, 240]
     button.click()
-    assert image.get_attribute("src").startswith("data:image/png")
+    assert (image.is_displayed(), video.is_displayed()) == (True, False)
 
 
 def test_options_of_two_runs_are_compared(page):

@@ -9,9 +9,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from gpld.config import ConfigError, LogConfig
-from gpld.training.logs import METRICS, TIMING, Logs, read
+from gpld.training.logs import METRICS, TIMING, Logs, read, show_pictures
 
 PLAIN = LogConfig(tensorboard=False)
 BOARD = LogConfig(tensorboard=True)
@@ -224,6 +225,24 @@ def test_tensorboard_has_the_hyperparameters(tmp_path):
     assert found["agent.penalty.rho"].number_value == 0.5
     assert found["replay.online"].bool_value is True
     assert found["custom"].string_value == "((0, 1.0),)"
+
+
+def test_tensorboard_shows_pictures_beside_the_values(tmp_path):
+    write(tmp_path, LINES[:3], BOARD)
+    points, moving, still = board(tmp_path), tmp_path / "film.gif", tmp_path / "film.png"
+    frames = [Image.new("RGB", (30, 20), (shade, 0, 0)) for shade in (0, 200)]
+    frames[0].save(moving, save_all=True, append_images=frames[1:])
+    frames[1].save(still)
+    for step in (8, 24, 24):  # again, which replaces the last
+        show_pictures(tmp_path, step, {"films/film": moving, "films/frames": still})
+    found = [(v, e.step) for e in events(tmp_path) for v in e.summary.value if v.HasField("image")]
+    names = [(value.tag, step) for value, step in found]
+    assert names == [(name, step) for step in (24, 8) for name in ("films/film", "films/frames")]
+    for value, _ in found:
+        assert (value.image.width, value.image.height, value.image.colorspace) == (30, 20, 3)
+    assert found[0][0].image.encoded_image_string == moving.read_bytes()
+    assert found[1][0].image.encoded_image_string == still.read_bytes()
+    assert board(tmp_path) == points
 
 
 def test_without_tensorboard_there_are_no_event_files(tmp_path, monkeypatch):

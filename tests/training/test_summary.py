@@ -12,7 +12,7 @@ from rich.console import Console
 
 from gpld import cli, population
 from gpld.config import Config, load, override
-from gpld.training import film, summary
+from gpld.training import summary
 from tests.training.helpers import tiny
 
 
@@ -49,21 +49,13 @@ def registered():
 
 
 @pytest.fixture
-def no_film(monkeypatch):
-    def refuse(run, out, *, timeout):
-        raise film.NoFilm(f"no film of {run.name} in {timeout:.0f} s")
-
-    monkeypatch.setattr(summary, "film", refuse)
-
-
-@pytest.fixture
 def chance(monkeypatch):
     monkeypatch.setattr(summary, "random_return", lambda config: 12.5)
 
 
 def shown(config, folder, arguments=("cartpole-balance",)):
     console = Console(record=True, width=80, file=io.StringIO())
-    summary.show(config, folder, list(arguments), console)
+    summary.show(config, folder, list(arguments), console, films=lambda run: ["no film", f"of {run.name}"])
     return console.export_text()
 
 
@@ -112,7 +104,7 @@ def test_the_evaluations_of_a_run(small_run):
 # The screen
 
 
-def test_a_finished_run_shows_curve_result_and_next_commands(small_run, no_film, chance):
+def test_a_finished_run_shows_curve_result_and_next_commands(small_run, chance):
     config = load(small_run / "config.json")
     text = shown(config, small_run)
     _, returns = summary.evaluations(small_run)
@@ -121,26 +113,19 @@ def test_a_finished_run_shows_curve_result_and_next_commands(small_run, no_film,
     times = f"{returns.mean():.1f}, {returns.mean() / 12.5:.1f} times as much (a random policy: 12.5)"
     assert f"mean return of the last 2 evaluations (4 episodes): {times}" in text
     assert "random policy (╌) 12.5" in text
-    assert "no film: no film of cartpole-balance-seed3 in 90 s" in text
+    assert "no film\nof cartpole-balance-seed3\n" in text
     assert "--episodes 20 --video\n" in text
     assert (small_run / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_film_is_named(small_run, monkeypatch, chance):
-    made = film.Film(small_run / "film.gif", small_run / "film.png", 12.34)
-    monkeypatch.setattr(summary, "film", lambda run, out, *, timeout: made)
-    text = shown(load(small_run / "config.json"), small_run)
-    assert f"film: {made.gif}, some of its frames: {made.strip} (return 12.3)" in text
-
-
-def test_a_run_without_evaluations_still_says_what_to_do(tmp_path, no_film):
+def test_a_run_without_evaluations_still_says_what_to_do(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"env_steps": 1, "updates": 1, "loss/total": 2.0}\n')
     text = shown(tiny(), tmp_path)
     assert "mean return" not in text
     assert text.index("no film") < text.index("What to try next") < text.index("gpld eval")
 
 
-def test_a_picture_that_cannot_be_written_fails_nothing(small_run, no_film, chance, monkeypatch):
+def test_a_picture_that_cannot_be_written_fails_nothing(small_run, chance, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device", "curve.png")
 

@@ -5,3 +5,4 @@ from gpld.analysis.report._page import Page as Page
 from gpld.analysis.report._page import write as write
 from gpld.analysis.report._runs import configs_of as configs_of
 from gpld.analysis.report._runs import environment_of as environment_of
+from gpld.analysis.report._runs import films_of as films_of

@@ -24,11 +24,13 @@ MOST_POINTS = 200
 
 @dataclass(frozen=True)
 class Film:
-    """A film of a run, and some of its frames in a row."""
+    """Some frames of a film, and the film; or a picture of a run without one."""
 
     title: str
-    gif: Path
-    strip: Path
+    still: Path
+    """PNG."""
+    playing: Path | None = None
+    """MP4 or GIF."""
 
 
 @dataclass(frozen=True)
@@ -157,12 +159,25 @@ def _table(table: Table) -> str:
 
 def _film(film: Film) -> str:
     title = html.escape(film.title)
-    gif, strip = (base64.b64encode(path.read_bytes()).decode() for path in (film.gif, film.strip))
-    return (
-        f'<figure class="panel film"><figcaption>{title}</figcaption>'
-        f'<img alt="frames of {title}" src="data:image/png;base64,{strip}" '
-        f'data-film="data:image/gif;base64,{gif}"><button class="play">play</button></figure>'
-    )
+    parts = [
+        f"<figcaption>{title}</figcaption>",
+        f'<img alt="frames of {title}" src="{_inlined(film.still)}"',
+    ]
+    if film.playing is None:
+        parts.append(">")
+    elif film.playing.suffix == ".mp4":
+        source = _inlined(film.playing)
+        parts.append(f'><video hidden controls loop muted playsinline preload="none" src="{source}"></video>')
+    else:
+        parts.append(f' data-film="{_inlined(film.playing)}">')
+    if film.playing is not None:
+        parts.append('<button class="play">play</button>')
+    return f'<figure class="panel film">{"".join(parts)}</figure>'
+
+
+def _inlined(path: Path) -> str:
+    kind = {".png": "image/png", ".gif": "image/gif", ".mp4": "video/mp4"}[path.suffix]
+    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
 
 
 def _environment(values: Sequence[tuple[str, str]]) -> str:

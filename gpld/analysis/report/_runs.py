@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from gpld import config as options
+from gpld.analysis.report._page import Film
 from gpld.training import provenance, saved
 
 
@@ -13,6 +14,17 @@ def configs_of(runs: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
     for name, folder in runs.items():
         if (folder / saved.CONFIG).exists():
             found[name] = options.flat(options.load(folder / saved.CONFIG))
+    return found
+
+
+def films_of(title: str, run: Path) -> list[Film]:
+    """Films and open-loop predictions in a run's folder: each PNG, and what plays under the same name."""
+    found = []
+    stills = [*run.glob("film*.png"), *run.glob("open-loop*.png")]
+    for still in sorted(stills, key=lambda path: (len(path.stem), path.stem)):  # film-2 before film-10
+        plays = (still.with_suffix(suffix) for suffix in (".mp4", ".gif"))
+        words = title if still.stem == "film" else f"{title}, {still.stem.replace('-', ' ')}"
+        found.append(Film(words, still, next(filter(Path.exists, plays), None)))
     return found
 
 

@@ -155,11 +155,14 @@
 
   // Films
   document.querySelectorAll(".film").forEach((film) => {
-    const image = film.querySelector("img"), button = film.querySelector(".play"), still = image.src;
+    const image = film.querySelector("img"), video = film.querySelector("video"), button = film.querySelector(".play"), still = image.src;
+    if (!button) return;
     button.onclick = () => {
-      const playing = image.src !== still;
-      image.src = playing ? still : image.dataset.film;
+      const playing = button.textContent === "stop";
       button.textContent = playing ? "play" : "stop";
+      if (!video) { image.src = playing ? still : image.dataset.film; return; }
+      image.hidden = !playing; video.hidden = playing;
+      if (playing) video.pause(); else video.play();
     };
   });
 

@@ -1,0 +1,143 @@
+"""Films of a trained agent's episodes.
+
+They are made by a process of their own, on the CPU: MuJoCo settles how it draws when it is first imported,
+and training turns drawing off.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from gpld import config as options
+from gpld import machine
+from gpld.films._files import NoCodec, Picture, save_gif, save_mp4, save_strip, spaced
+from gpld.tasks import GYM_PREFIX
+from gpld.training import saved
+
+FRAMES = 100
+"""Most pictures of a GIF, and of other films unless more are asked for."""
+HEIGHT = 240
+"""Pixels; larger pictures are shrunk."""
+
+
+class Film(NamedTuple):
+    """An episode that was filmed."""
+
+    gif: Path
+    strip: Path
+    """Some of its pictures, side by side."""
+    episode_return: float
+    mp4: Path | None = None
+    no_mp4: str = ""
+    """Why there is none."""
+
+    def __str__(self) -> str:
+        playing = ", ".join(str(path) for path in (self.mp4, self.gif) if path)
+        line = f"film: {playing}, some of its frames: {self.strip} (return {self.episode_return:.1f})"
+        return f"{line}; {self.no_mp4}" if self.no_mp4 else line
+
+
+class NoFilm(RuntimeError):  # noqa: N818
+    """A film that could not be made, in words for the user."""
+
+
+def film(
+    run: Path, out: Path, *, films: int = 1, frames: int = FRAMES, seed: int = 0, timeout: float = 600.0
+) -> list[Film]:
+    """Film episodes of a run's newest checkpoint: `film.mp4`, `film.gif` and `film.png` in `out`.
+
+    The second film is called `film-1`, and so on. `seed` decides where the first episode begins and what is
+    random in its actions, `seed + 1` the second. An episode with more agent steps than `frames` is drawn at
+    some of them, evenly spaced. Raises `NoFilm` if pictures cannot be drawn here, or a film takes longer than
+    `timeout` seconds.
+    """
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    # "off" may be this process's own choice, made because nothing was to be drawn.
+    if environment.get("MUJOCO_GL", "").lower() in ("off", "disable", "disabled", "0", "false"):
+        del environment["MUJOCO_GL"]
+    command = [sys.executable, "-W", "ignore", "-m", "gpld.films"]
+    command += map(str, (run, out, seed, films, frames))
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=films * timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise NoFilm(f"it took more than {films * timeout:g} s") from None
+    if done.returncode:
+        raise NoFilm(_explain(done.stderr, options.load(run / saved.CONFIG).task))
+    made = json.loads(done.stdout.splitlines()[-1])
+    return [
+        Film(Path(gif), Path(strip), episode_return, mp4 and Path(mp4), why)
+        for gif, strip, episode_return, mp4, why in made
+    ]
+
+
+def _explain(errors: str, task: str) -> str:
+    reason = (errors.strip().splitlines() or ["the process that draws was killed"])[-1]
+    if task.startswith(GYM_PREFIX) or reason.startswith("gpld."):
+        return reason
+    return f"{reason}. MuJoCo draws with EGL or OSMesa; Debian: `apt install {machine.GL_PACKAGES}`"
+
+
+def shoot(run: Path, out: Path, seed: int, films: int = 1, frames: int = FRAMES) -> list[Film]:
+    """What `film` does, in a process in which drawing has not been settled yet."""
+    machine.use_compilation_cache()
+    trained = saved.load(run)
+    return [
+        _save(out, f"film-{i}" if i else "film", *_played(trained, seed + i, frames)) for i in range(films)
+    ]
+
+
+def _played(trained: saved.Trained, seed: int, frames: int) -> tuple[list[Picture], float]:
+    """Pictures of an episode, and its return."""
+    import jax
+
+    from gpld.training.evaluation import make, play
+
+    config, key = trained.config, jax.random.key(seed)
+    steps = 0
+
+    def count(_) -> None:
+        nonlocal steps
+        steps += 1
+
+    # Drawing is slow, so an episode is played once to know its length, and again to draw some of it.
+    with make(config, 1, seed, render=True) as env:
+        play(config.agent, trained.model, env, key, count)
+    every, number, pictures = math.ceil(steps / frames), 0, []
+    with make(config, 1, seed, render=True) as env:
+
+        def draw(_) -> None:
+            nonlocal number
+            if number % every == 0 or number == steps - 1:
+                pictures.append(_shrunk(env.render(0)))
+            number += 1
+
+        (episode_return,) = play(config.agent, trained.model, env, key, draw)
+    return pictures, episode_return
+
+
+def _shrunk(picture: Picture) -> Picture:
+    from PIL import Image
+
+    image = Image.fromarray(picture)
+    image.thumbnail((10 * HEIGHT, HEIGHT))
+    return np.asarray(image)
+
+
+def _save(out: Path, name: str, pictures: list[Picture], episode_return: float) -> Film:
+    gif, strip, mp4 = (out / f"{name}{suffix}" for suffix in (".gif", ".png", ".mp4"))
+    save_gif(gif, [pictures[i] for i in spaced(len(pictures), FRAMES)])
+    save_strip(strip, pictures)
+    try:
+        save_mp4(mp4, pictures)
+    except NoCodec as reason:
+        mp4.unlink(missing_ok=True)  # that of another film
+        return Film(gif, strip, episode_return, None, str(reason))
+    return Film(gif, strip, episode_return, mp4)

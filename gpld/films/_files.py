@@ -1,0 +1,87 @@
+"""Pictures in files: MP4 and GIF that play, strips that lie still. Each file is written in one move."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+STRIP_FRAMES = 8
+SECONDS = 8
+"""How long a film plays if it has many pictures."""
+SLOWEST, FASTEST = Fraction(25, 2), Fraction(50)
+"""Pictures a second; GIFs know no higher rate."""
+CODEC = "libx264"
+QUALITY = "18"
+"""x264's constant rate factor: it can hardly be told from the original."""
+
+Picture = UInt8[np.ndarray, "_height _width 3"]
+
+
+class NoCodec(RuntimeError):  # noqa: N818
+    """An encoder that is missing, in words for the user."""
+
+
+def rate(count: int) -> Fraction:
+    """Pictures a second of a film of `count` pictures."""
+    return min(FASTEST, max(SLOWEST, Fraction(count, SECONDS)))
+
+
+def save_mp4(path: Path, pictures: Sequence[Picture]) -> None:
+    """Save pictures as H.264 in 4:2:0, which browsers and phones play; an odd side grows by a pixel."""
+    try:
+        import av
+    except ImportError:
+        raise NoCodec("MP4 needs PyAV, which is not installed: pip install 'gpld[video]'") from None
+    if CODEC not in av.codecs_available:
+        raise NoCodec(f"MP4 needs {CODEC}, which this PyAV is built without: pip install 'gpld[video]'")
+    height, width = (side + side % 2 for side in pictures[0].shape[:2])
+    # Its index comes first, so that it plays while it is being loaded.
+    options = {"movflags": "+faststart"}
+    with _in_one_move(path) as unfinished, av.open(unfinished, "w", format="mp4", options=options) as file:
+        stream = file.add_stream(CODEC, rate=rate(len(pictures)), options={"crf": QUALITY})
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for picture in pictures:
+            rows, columns = picture.shape[:2]
+            even = np.pad(picture, ((0, height - rows), (0, width - columns), (0, 0)), mode="edge")
+            file.mux(stream.encode(av.VideoFrame.from_ndarray(even, format="rgb24")))
+        file.mux(stream.encode(None))
+
+
+def save_gif(path: Path, pictures: Sequence[Picture]) -> None:
+    """Save pictures as an animation that repeats."""
+    from PIL import Image
+
+    first, *rest = map(Image.fromarray, pictures)
+    milliseconds = round(1000 / rate(len(pictures)))
+    with _in_one_move(path) as unfinished:
+        first.save(unfinished, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
+
+
+def save_strip(path: Path, pictures: Sequence[Picture], count: int = STRIP_FRAMES) -> None:
+    """Save some pictures, evenly spaced from the first to the last, side by side."""
+    from PIL import Image
+
+    chosen = [pictures[i] for i in spaced(len(pictures), count)]
+    height, width = chosen[0].shape[:2]
+    gap = max(2, height // 60)
+    strip = np.full((height, len(chosen) * (width + gap) - gap, 3), 255, np.uint8)
+    for i, picture in enumerate(chosen):
+        strip[:, i * (width + gap) :][:, :width] = picture
+    with _in_one_move(path) as unfinished:
+        Image.fromarray(strip).save(unfinished, "PNG")
+
+
+def spaced(count: int, most: int) -> list[int]:
+    """At most so many of `count` indices, evenly spaced from the first to the last."""
+    return np.linspace(0, count - 1, min(most, count)).round().astype(int).tolist()
+
+
+@contextmanager
+def _in_one_move(path: Path) -> Iterator[Path]:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f".{path.name}.partial")
+    yield unfinished
+    unfinished.replace(path)
