@@ -1,7 +1,7 @@
 """What trained agents live through, as batches that their world models can be measured on."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,23 +64,28 @@ Measure = Callable[[Trained, Batch], pandas.DataFrame]
 """Rows of numbers about one agent, measured on what it lived through."""
 
 
-def measure_run(
+def measure_run(folder: Path, measure: Measure, name: str, **options: Any) -> pandas.DataFrame:
+    """`measure_all` for a single measurement; its rows."""
+    return measure_all(folder, {name: measure}, **options)[name]
+
+
+def measure_all(
     folder: Path,
-    measure: Measure,
-    name: str,
+    measures: Mapping[str, Measure],
     *,
     all_checkpoints: bool = False,
     episodes: int = 4,
     steps: int = 0,
     seed: int = 0,
     task: Callable[[], Any] | None = None,
-) -> pandas.DataFrame:
-    """Measure a run's newest checkpoint, or all that it has, and keep the rows in its folder.
+) -> dict[str, pandas.DataFrame]:
+    """Measure a run's newest checkpoint, or all models that it has, and keep the rows in its folder.
 
-    The rows say which run, task, method, seed, env steps and updates they are about, and are kept in
-    `NAME.parquet`; those of checkpoints measured before and since removed stay there.
+    All measurements see the same trajectories. The rows say which run, task, method, seed, env steps and
+    updates they are about, and are kept in `NAME.parquet`; those of checkpoints measured before and since
+    removed stay there.
     """
-    found = []
+    found: dict[str, list[pandas.DataFrame]] = {name: [] for name in measures}
     for trained in _checkpoints(folder, all_checkpoints):
         batch = roll_out(trained, episodes=episodes, steps=steps, seed=seed, task=task)
         about = {
@@ -91,14 +96,23 @@ def measure_run(
             "env_steps": trained.env_steps,
             "updates": trained.updates,
         }
-        rows = measure(trained, batch)
-        for column, value in reversed(about.items()):
-            rows.insert(0, column, value)
-        found.append(rows)
-    rows, path = pandas.concat(found, ignore_index=True), folder / f"{name}.parquet"
+        for name, measure in measures.items():
+            rows = measure(trained, batch)
+            for column, value in reversed(about.items()):
+                rows.insert(0, column, value)
+            found[name].append(rows)
+    return {
+        name: _kept(folder / f"{name}.parquet", pandas.concat(rows, ignore_index=True))
+        for name, rows in found.items()
+    }
+
+
+def _kept(path: Path, rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Keep rows with those of other checkpoints, in one move; all of them."""
     if path.exists():
         before = pandas.read_parquet(path)
-        rows = pandas.concat([before[~before["env_steps"].isin(rows["env_steps"])], rows], ignore_index=True)
+        others = before.loc[~before["env_steps"].isin(rows["env_steps"])]
+        rows = pandas.concat([others, rows], ignore_index=True)
         rows = rows.sort_values("env_steps", kind="stable", ignore_index=True)
     unfinished = path.with_name(path.name + ".partial")
     rows.to_parquet(unfinished, index=False)

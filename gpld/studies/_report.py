@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from gpld import results
-from gpld.analysis import comparisons, curves, report, statistics
+from gpld.analysis import comparisons, curves, report, rollouts, statistics
 from gpld.config import ConfigError
 from gpld.studies import _plan, _show, _study
 
@@ -48,6 +48,9 @@ def _page_of_runs(folder: Path, runs: dict[str, Path]) -> report.Page:
         methods=methods,
         rows=rows,
         tables=tables,
+        sections=[
+            report.section_of(name, rollouts.read([folder], name), [source]) for name in report.MEASURES
+        ],
         films=films,
         configs=report.configs_of(runs),
         environment=report.environment_of(runs),

@@ -10,7 +10,7 @@ import pandas as pd
 
 from gpld import films as cinema
 from gpld import results
-from gpld.analysis import comparisons, cost, curves, figures, report, sensitivity, statistics
+from gpld.analysis import comparisons, cost, curves, figures, quality, report, sensitivity, statistics
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Table
@@ -88,7 +88,8 @@ def all_tables(plan: Plan, folder: Path, rows: pd.DataFrame, source: str) -> lis
     """Everything that a study's tables show."""
     if plan.study.work == "time":
         return _times.tables(plan, folder, source)
-    return [*tables(plan.study, rows, source), *sensitivity_tables(plan, folder, source)]
+    more = [table for section in sections(plan, folder, source) for table in section.tables]
+    return [*tables(plan.study, rows, source), *more]
 
 
 def draw(study: Study, rows: pd.DataFrame, band: Band = "std") -> "dict[str, Figure]":
@@ -118,8 +119,9 @@ def save_figures(plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band
     drawn = draw(study, rows, band)
     if "cost" in study.figures and len(times := _times.load(plan, folder)):
         drawn["cost"] = cost.draw(times)
-    if "sensitivity" in study.figures and len(measured := sensitivities(plan, folder)):
-        drawn["sensitivity"] = sensitivity.draw(measured)
+    for kind in (sensitivity, quality):
+        if kind.NAME in study.figures and len(found := measured(plan, folder, kind.NAME)):
+            drawn[kind.NAME] = kind.draw(found)
     strips: dict[str, dict[str, Path]] = {}
     for run in _filmed(plan):
         strip = _state.run_folder(folder, run) / "film.png"
@@ -132,33 +134,22 @@ def save_figures(plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band
     return saved
 
 
-def sensitivities(plan: Plan, folder: Path) -> pd.DataFrame:
-    """Measurements of sensitivity so far, of all runs."""
-    paths = [_state.run_folder(folder, run) / f"{sensitivity.NAME}.parquet" for run in plan.runs]
-    found = [pd.read_parquet(path) for path in paths if path.exists()]
+def measured(plan: Plan, folder: Path, name: str) -> pd.DataFrame:
+    """Rows of a measurement of trained agents so far, of all runs, by the study's names."""
+    paths = {run: _state.run_folder(folder, run) / f"{name}.parquet" for run in plan.runs}
+    found = [
+        pd.read_parquet(path).assign(run=run.name, method=run.method)
+        for run, path in paths.items()
+        if path.exists()
+    ]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
-def sensitivity_tables(plan: Plan, folder: Path, source: str) -> list[Table]:
-    """The sensitivity of the last checkpoints, if it was measured."""
-    measured = sensitivities(plan, folder)
-    if measured.empty:
+def sections(plan: Plan, folder: Path, source: str) -> list[report.Section]:
+    """What was measured of trained agents."""
+    if plan.study.work == "time":
         return []
-    found = sensitivity.table(measured)
-    rows = [
-        (
-            f"{row['task']}, {row['map']}, {row['method']}",
-            f"{row['kl']:.4g} \u00b1 {row['kl_std']:.2g}",
-            f"{row['total_variation']:.4g}",
-            f"{row['jacobian']:.4g}",
-            f"{row['ratio']:.3f}",
-        )
-        for row in found.to_dict("records")
-    ]
-    header = ("task, map, method", "KL / step", "total variation / step", "squared Jacobian norm", "KL ratio")
-    about = "mean \u00b1 standard deviation over runs; the ratio is to the first method's"
-    title = f"{plan.study.title}: local sensitivity of the last checkpoints"
-    return [Table(title, header, tuple(rows), (about, source))]
+    return [report.section_of(name, measured(plan, folder, name), [source]) for name in report.MEASURES]
 
 
 def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.Film], str]:
@@ -229,7 +220,7 @@ def _finding(study: Study, scores: pd.DataFrame, method: str, gain: float) -> st
 
 def write_report(plan: Plan, folder: Path, *, make_films: bool = True) -> Path:
     """Write the study's page; its path."""
-    study = plan.study
+    study, timed = plan.study, plan.study.work == "time"
     rows = load(folder, plan)
     source = source_of(folder, f"gpld study report {study.name} --out {shlex.quote(_near(folder))}")
     made, why = films(plan, folder, make=make_films)
@@ -239,7 +230,8 @@ def write_report(plan: Plan, folder: Path, *, make_films: bool = True) -> Path:
         summary=summary(plan, folder, rows),
         methods=list(study.methods),
         rows=pd.concat([rows, _published(study)], ignore_index=True),
-        tables=all_tables(plan, folder, rows, source),
+        tables=_times.tables(plan, folder, source) if timed else tables(study, rows, source),
+        sections=sections(plan, folder, source),
         films=made,
         no_films=why,
         configs=report.configs_of(folders),

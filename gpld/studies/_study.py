@@ -21,8 +21,8 @@ TASK_GROUPS = {
 """Names that stand for several tasks in a study's file."""
 
 Work = Literal["train", "time"]
-Figure = Literal["aggregate", "tasks", "singly", "ablation", "profile", "sensitivity", "cost"]
-Measure = Literal["sensitivity"]
+Figure = Literal["aggregate", "tasks", "singly", "ablation", "profile", "sensitivity", "quality", "cost"]
+Measure = Literal["sensitivity", "quality"]
 Comparison = Literal["paper", "published"]
 
 

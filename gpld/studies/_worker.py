@@ -89,7 +89,7 @@ def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, fail
 
 
 def _score(folder: Path, plan: Plan, run: Run, env_steps: int) -> None:
-    from gpld.analysis import sensitivity
+    from gpld.analysis import quality, rollouts, sensitivity
     from gpld.training import saved, score
 
     path = _state.run_folder(folder, run)
@@ -98,8 +98,9 @@ def _score(folder: Path, plan: Plan, run: Run, env_steps: int) -> None:
         raise RuntimeError(f"the newest checkpoint is of {trained.env_steps:,} env steps, not {env_steps:,}")
     found = score.score(trained, episodes=plan.study.score_episodes)
     print(f"{run.name}: {found.mean:.1f} after {env_steps:,} env steps", flush=True)
-    if "sensitivity" in plan.study.measures:
-        sensitivity.measure_run(path)
+    kinds = {kind.NAME: kind.measure for kind in (sensitivity, quality)}
+    if plan.study.measures:
+        rollouts.measure_all(path, {name: kinds[name] for name in plan.study.measures})
     results.add_score(path, found)  # last: what is scored needs nothing more
     if env_steps == run.config.env_steps and not plan.study.keep_replay:
         _discard_replay(path / saved.CHECKPOINTS)

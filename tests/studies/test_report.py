@@ -4,7 +4,6 @@ import io
 import shutil
 import time
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -47,23 +46,27 @@ def click(page, selector):
     element.click()
 
 
-def colours(element):
-    """How many colours a screenshot of an element has."""
-    picture = np.asarray(Image.open(io.BytesIO(element.screenshot_as_png)).convert("RGB"))
-    return len(np.unique(picture.reshape(-1, 3), axis=0))
+def colourful(picture, element, more_than=10):
+    """Whether a picture of the whole page has many colours where an element is."""
+    place = element.rect
+    corner = place["x"] + place["width"], place["y"] + place["height"]
+    return picture.crop((place["x"], place["y"], *corner)).getcolors(more_than) is None
 
 
 def test_every_panel_shows_something(page, smoke):
     films = len(list(smoke.rglob("film.gif")))
-    assert len(find(page, ".chart")) == 2
+    assert len(find(page, "#charts .chart")) == 2
+    assert len(find(page, "#sensitivity .chart")) == 2 * 2
+    assert len(find(page, "#quality .chart")) == 2 * 3
     assert len(find(page, ".film")) == films
-    assert len(find(page, "table.sortable")) == 6
+    assert len(find(page, "table.sortable")) == 7
     panels = find(page, ".panel, #summary, #configs, #environment")
-    assert len(panels) == 2 + films + 6 + 3
+    assert len(panels) == 12 + films + 7 + 3
+    page.set_window_size(1200, page.execute_script("return document.documentElement.scrollHeight") + 200)
+    picture = Image.open(io.BytesIO(page.get_screenshot_as_png())).convert("RGB")
     for panel in panels:
-        page.execute_script("arguments[0].scrollIntoView()", panel)
         assert panel.size["height"] > 40
-        assert colours(panel) > 10, panel.text
+        assert colourful(picture, panel), panel.text
 
 
 def test_methods_tasks_and_seeds_are_toggled(page):
@@ -71,7 +74,13 @@ def test_methods_tasks_and_seeds_are_toggled(page):
     click(page, '#methods [data-name="DreamerV3"]')
     assert len(find(page, "#charts .mean")) == 2
     click(page, '#tasks [data-name="cartpole-balance"]')
-    assert [chart.get_attribute("data-task") for chart in find(page, ".chart")] == ["cartpole-swingup"]
+    assert [chart.get_attribute("data-task") for chart in find(page, "#charts .chart")] == [
+        "cartpole-swingup"
+    ]
+    assert {chart.get_attribute("data-task") for chart in find(page, "#quality .chart")} == {
+        "cartpole-swingup"
+    }
+    assert len(find(page, "#quality .mean")) == 3
     assert find(page, "#charts .seed") == []
     click(page, "#seeds")
     assert len(find(page, "#charts .seed")) == 2
@@ -98,6 +107,21 @@ def test_pointing_at_a_chart_reads_its_values(page):
     lines = tip.text.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["DreamerV3", "GPLD-DreamerV3"]
     assert all("(2 seeds)" in line for line in lines)
+
+
+@pytest.mark.parametrize(("section", "axis"), [("sensitivity", "env steps"), ("quality", "steps ahead")])
+def test_what_was_measured_is_drawn_for_each_method(page, section, axis):
+    first = find(page, f"#{section} .chart")[0]
+    means = first.find_elements("css selector", ".mean")
+    assert len(means) == 2
+    # Two checkpoints, or 25 steps ahead.
+    assert {mean.get_attribute("d").count("L") for mean in means} == {1 if section == "sensitivity" else 24}
+    assert axis in first.text
+    svg = first.find_element("css selector", "svg")
+    page.execute_script("arguments[0].scrollIntoView({block: 'center'})", svg)
+    webdriver.ActionChains(page).move_to_element(svg).perform()
+    (tip,) = find(page, "#tip")
+    assert [line.partition(":")[0] for line in tip.text.splitlines()] == ["DreamerV3", "GPLD-DreamerV3"]
 
 
 def test_tables_are_sorted_and_totals_stay_last(page):
@@ -177,7 +201,11 @@ def test_it_fits_a_phone_and_paper(page):
 
 def test_a_page_about_any_runs_and_about_none(browser, smoke, tmp_path):
     browser.get(f"file://{write_report(smoke / 'runs' / 'cartpole-balance', tmp_path / 'runs.html')}")
-    assert len(find(browser, ".chart")) == 1
+    assert [len(find(browser, f"{place} .chart")) for place in ("#charts", "#sensitivity", "#quality")] == [
+        1,
+        2,
+        3,
+    ]
     assert "4 runs on 1 tasks: cartpole-balance." in browser.page_source
     empty = tmp_path / "begun" / "run"
     empty.mkdir(parents=True)
@@ -188,6 +216,8 @@ def test_a_page_about_any_runs_and_about_none(browser, smoke, tmp_path):
         "There are no learning curves yet.",
         "There are no scores yet.",
         "no run has been filmed",
+        "`gpld sensitivity RUN` does",
+        "`gpld quality RUN` does",
     ):
         assert missing in text
     assert browser.get_log("browser") == []

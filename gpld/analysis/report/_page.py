@@ -3,7 +3,7 @@ import html
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,32 @@ class Film:
 
 
 @dataclass(frozen=True)
+class Chart:
+    """A panel of curves, one for each run, with the mean and spread of each method."""
+
+    title: str
+    task: str
+    x: str
+    """What is on the horizontal axis."""
+    y: str
+    """What is measured."""
+    curves: Sequence[Mapping[str, Any]]
+    """Of each run `task`, `method`, `seed`, and its points `xs` and `ys`."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """What was measured of trained agents."""
+
+    name: str
+    """A word that is like no other section's."""
+    title: str
+    words: str
+    charts: Sequence[Chart] = ()
+    tables: Sequence[Table] = ()
+
+
+@dataclass(frozen=True)
 class Page:
     """What a page shows. What there is none of is said to be missing."""
 
@@ -44,6 +70,7 @@ class Page:
     rows: pd.DataFrame
     """Results; their evaluations are the learning curves."""
     tables: Sequence[Table] = ()
+    sections: Sequence[Section] = ()
     films: Sequence[Film] = ()
     no_films: str = "no run has been filmed: `gpld eval RUN --video` does"
     """Why there are none."""
@@ -70,6 +97,7 @@ def render(page: Page) -> str:
         "methods": list(page.methods),
         "colours": list(COLOURS),
         "curves": _curves(page.rows),
+        "charts": {section.name: [asdict(chart) for chart in section.charts] for section in page.sections},
         "configs": page.configs,
     }
     parts = {
@@ -77,6 +105,7 @@ def render(page: Page) -> str:
         "STYLE": _asset("page.css"),
         "SUMMARY": "\n".join(f"<p>{html.escape(sentence)}</p>" for sentence in page.summary),
         "TABLES": "\n".join(map(_table, page.tables)) or "<p>There are no scores yet.</p>",
+        "SECTIONS": "\n".join(map(_section, page.sections)),
         "FILMS": "\n".join(map(_film, page.films)) or f"<p>{html.escape(page.no_films)}</p>",
         "ENVIRONMENT": _environment(page.environment),
         "SOURCE": html.escape(f"{page.source}; gpld {gpld.__version__}"),
@@ -154,6 +183,15 @@ def _table(table: Table) -> str:
         f'<figure class="panel"><figcaption>{html.escape(table.title)}</figcaption><div class="wide">'
         f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
         f'<ul class="notes">{notes}</ul></figure>'
+    )
+
+
+def _section(section: Section) -> str:
+    title, words = html.escape(section.title), html.escape(section.words)
+    return (
+        f'<section id="{section.name}"><h2>{title}</h2><p>{words}</p>'
+        f'<div id="{section.name}-charts" class="charts"></div>'
+        f"{''.join(map(_table, section.tables))}</section>"
     )
 
 

@@ -18,10 +18,11 @@
   byId("theme").onclick = () => { root.classList.toggle("dark"); draw(); };
 
   // What is shown
-  const others = unique(data.curves.map((curve) => curve.method)).filter((name) => !data.methods.includes(name));
-  const methods = [...data.methods, ...others].filter((name) => data.curves.some((curve) => curve.method === name));
-  const tasks = unique(data.curves.map((curve) => curve.task));
-  const seeds = unique(data.curves.map((curve) => curve.seed)).sort((a, b) => a - b);
+  const everything = [...data.curves, ...Object.values(data.charts).flat().flatMap((chart) => chart.curves)];
+  const others = unique(everything.map((curve) => curve.method)).filter((name) => !data.methods.includes(name));
+  const methods = [...data.methods, ...others].filter((name) => everything.some((curve) => curve.method === name));
+  const tasks = unique(everything.map((curve) => curve.task));
+  const seeds = unique(everything.map((curve) => curve.seed)).sort((a, b) => a - b);
   const shown = { methods: new Set(methods), tasks: new Set(tasks), runs: new Set(seeds) };
   const colour = (method) => {
     const found = data.colours[[...data.methods, ...others].indexOf(method) % data.colours.length];
@@ -43,7 +44,7 @@
   byId("axis").onchange = () => draw();
 
   // Curves
-  const points = (curve, axis) => curve[axis].map((x, i) => [x, curve.returns[i]]).filter(([x]) => x !== null);
+  const points = (xs, ys) => xs.map((x, i) => [x, ys[i]]).filter(([x, y]) => x !== null && y !== null);
   const at = (line, x) => {
     let i = line.findIndex((point) => point[0] >= x);
     if (i <= 0) return line[i < 0 ? line.length - 1 : 0][1];
@@ -73,16 +74,19 @@
   const time = (x) => (x >= 7200 ? `${+(x / 3600).toPrecision(3)} h` : x >= 120 ? `${+(x / 60).toPrecision(3)} min` : `${+x.toPrecision(3)} s`);
 
   const W = 360, H = 230, L = 44, R = 10, T = 8, B = 34;
-  const chart = (task, axis, everySeed) => {
+  // A panel: `curves` with their `line`s of points, what is on its axes, and how values are written.
+  const chart = ({ title, task, curves, x: across, y: up, name = short, value = short }) => {
+    const everySeed = byId("seeds").checked;
     const groups = methods.filter((method) => shown.methods.has(method)).map((method) => {
-      const lines = data.curves
-        .filter((curve) => curve.task === task && curve.method === method && shown.runs.has(curve.seed))
-        .map((curve) => points(curve, axis)).filter((line) => line.length);
+      const lines = curves.filter((curve) => curve.method === method && shown.runs.has(curve.seed))
+        .map((curve) => curve.line).filter((line) => line.length);
       return { method, lines, mean: lines.length ? mean(lines) : [] };
     }).filter((group) => group.lines.length);
     const figure = make("figure", { class: "panel chart", "data-task": task });
-    figure.append(make("figcaption", {}, task));
-    const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `returns on ${task}` });
+    const caption = make("figcaption", {}, title);
+    caption.append(make("span", { class: "notes" }, ` ${up}`));
+    figure.append(caption);
+    const svg = make("svg", { viewBox: `0 0 ${W} ${H}`, role: "img", "aria-label": `${up}, ${title}` });
     figure.append(svg);
     if (!groups.length) {
       svg.append(make("text", { x: W / 2, y: H / 2, "text-anchor": "middle" }, "nothing to show"));
@@ -97,9 +101,9 @@
       svg.append(make("line", { class: "grid", x1: L, x2: W - R, y1: Y(y), y2: Y(y) }));
       svg.append(make("text", { x: L - 5, y: Y(y) + 4, "text-anchor": "end" }, short(y)));
     }
-    const wide = step(end), name = axis === "steps" ? short : time;
+    const wide = step(end);
     for (let x = 0; x <= end + 1e-9; x += wide) svg.append(make("text", { x: X(x), y: H - B + 16, "text-anchor": "middle" }, name(x)));
-    svg.append(make("text", { x: W - R, y: H - 4, "text-anchor": "end" }, axis === "steps" ? "env steps" : "wall-clock"));
+    svg.append(make("text", { x: W - R, y: H - 4, "text-anchor": "end" }, across));
     const path = (line) => line.map((p, i) => `${i ? "L" : "M"}${X(p[0]).toFixed(1)} ${Y(p[1]).toFixed(1)}`).join("");
     for (const { method, lines, mean: middle } of groups) {
       if (lines.length > 1 && middle.length) {
@@ -117,7 +121,7 @@
       const x = ((event.clientX - box.left) / box.width * W - L) / (W - L - R) * end;
       const lines = groups.filter((group) => group.mean.length).map((group) => {
         const [px, py, spread] = group.mean.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
-        return `${group.method}: ${py.toFixed(1)} \u00b1 ${spread.toFixed(1)} at ${name(px)} (${group.lines.length} seeds)`;
+        return `${group.method}: ${value(py)} \u00b1 ${value(spread)} at ${name(px)} (${group.lines.length} seeds)`;
       });
       tip.textContent = lines.join("\n");
       tip.hidden = !lines.length;
@@ -128,10 +132,18 @@
     return figure;
   };
   const draw = () => {
-    const axis = byId("axis").value, everySeed = byId("seeds").checked;
-    const charts = tasks.filter((task) => shown.tasks.has(task)).map((task) => chart(task, axis, everySeed));
+    const axis = byId("axis").value, steps = axis === "steps", learned = unique(data.curves.map((curve) => curve.task));
+    const look = { x: steps ? "env steps" : "wall-clock", y: "return", name: steps ? short : time, value: (y) => y.toFixed(1) };
+    const charts = learned.filter((task) => shown.tasks.has(task)).map((task) => {
+      const curves = data.curves.filter((curve) => curve.task === task);
+      return chart({ title: task, task, curves: curves.map((curve) => ({ ...curve, line: points(curve[axis], curve.returns) })), ...look });
+    });
     byId("charts").replaceChildren(...charts);
-    if (!charts.length) byId("charts").append(make("p", {}, tasks.length ? "No task is chosen." : "There are no learning curves yet."));
+    if (!charts.length) byId("charts").append(make("p", {}, learned.length ? "No task is chosen." : "There are no learning curves yet."));
+    for (const [id, measured] of Object.entries(data.charts)) {
+      byId(`${id}-charts`).replaceChildren(...measured.filter((one) => shown.tasks.has(one.task)).map((one) =>
+        chart({ ...one, curves: one.curves.map((curve) => ({ ...curve, line: points(curve.xs, curve.ys) })) })));
+    }
     document.querySelectorAll("#methods .swatch").forEach((square, i) => { square.style.background = colour(methods[i]); });
   };
   draw();

@@ -1,0 +1,93 @@
+"""What was measured of trained agents, as sections of a page: out of the rows that measurements keep."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gpld.analysis import quality, sensitivity
+from gpld.analysis.report._page import Chart, Section
+from gpld.analysis.tables import NOTHING, Table
+
+MEASURES = (sensitivity.NAME, quality.NAME)
+"""What there are sections about, each written by the command of this name."""
+
+
+def section_of(name: str, rows: pd.DataFrame, notes: Sequence[str] = ()) -> Section:
+    """The section about one of `MEASURES`. `rows` are those of `rollouts.measure_run`, of any runs."""
+    make = {sensitivity.NAME: _sensitivity, quality.NAME: _quality}[name]
+    return make(rows, tuple(notes))
+
+
+def _sensitivity(rows: pd.DataFrame, notes: tuple[str, ...]) -> Section:
+    title = "Sensitivity"
+    if rows.empty:
+        return Section(sensitivity.NAME, title, _missing(sensitivity.NAME))
+    means = sensitivity.averages(rows)
+    charts = [
+        _chart(own, f"{task}: {name}", "env_steps", "kl", x="env steps", y="KL / step")
+        for task, measured in means.groupby("task", sort=False)
+        for name, own in measured.groupby("map", sort=False)
+        if name != "observation"
+    ]
+    header = ("task, map, method", "KL / step", "total variation / step", "squared Jacobian norm", "KL ratio")
+    cells = [
+        (
+            f"{row['task']}, {row['map']}, {row['method']}",
+            f"{row['kl']:.4g} \u00b1 {row['kl_std']:.2g}",
+            f"{row['total_variation']:.4g}",
+            NOTHING if np.isnan(row["jacobian"]) else f"{row['jacobian']:.4g}",
+            f"{row['ratio']:.3f}",
+        )
+        for row in sensitivity.table(rows).to_dict("records")
+    ]
+    about = "mean \u00b1 standard deviation over runs; the ratio is to the first method's"
+    table = Table("local sensitivity of the last checkpoints", header, tuple(cells), (about, *notes))
+    words = (
+        "How much latent distributions change, by KL divergence, when their inputs are moved a little, "
+        "divided by the length of the step: the posterior's embedding, the prior's recurrent state."
+    )
+    return Section(sensitivity.NAME, title, words, charts, (table,))
+
+
+def _quality(rows: pd.DataFrame, notes: tuple[str, ...]) -> Section:
+    title = "Predictions of the world model"
+    if rows.empty:
+        return Section(quality.NAME, title, _missing(quality.NAME))
+    last = quality.last_checkpoints(rows)
+    charts = [
+        _chart(own, f"{task}: {measure}", "ahead", measure, x="steps ahead", y="error")
+        for task, own in last.groupby("task", sort=False)
+        for measure in quality.MEASURES
+    ]
+    cells = [
+        (
+            f"{row['task']}, {row['ahead']} ahead, {row['method']}",
+            *(f"{row[measure]:.4g}" for measure in quality.MEASURES),
+            str(row["runs"]),
+        )
+        for row in quality.table(rows).to_dict("records")
+    ]
+    header = ("task, steps, method", *quality.MEASURES, "runs")
+    about = "means over runs; latent is a KL divergence, reward absolute, observation squared in symlog space"
+    table = Table("errors of the last checkpoints' predictions", header, tuple(cells), (about, *notes))
+    words = (
+        "What the world model expects when it hears only which actions were taken, compared with what came, "
+        "by steps ahead: of its latents, of rewards and of decoded observations."
+    )
+    return Section(quality.NAME, title, words, charts, (table,))
+
+
+def _missing(name: str) -> str:
+    return f"Nothing has been measured yet: `gpld {name} RUN` does, and the next report shows it."
+
+
+def _chart(rows: pd.DataFrame, title: str, across: str, up: str, *, x: str, y: str) -> Chart:
+    curves: list[dict[str, Any]] = []
+    for _, run in rows.groupby("run", sort=False):
+        run, first = run.sort_values(across), run.iloc[0]
+        values = [None if not np.isfinite(value) else float(f"{value:.6g}") for value in run[up]]
+        about = {"task": str(first["task"]), "method": str(first["method"]), "seed": int(first["seed"])}
+        curves.append(about | {"xs": run[across].tolist(), "ys": values})
+    return Chart(title, str(rows["task"].iloc[0]), x, y, curves)

@@ -1,0 +1,83 @@
+"""Sections of the report, out of rows as measurements keep them."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gpld.analysis import report
+from gpld.analysis.report._page import render
+from tests.analysis.test_quality import ROWS as QUALITY
+
+SENSITIVITY = pd.DataFrame(
+    {
+        "run": f"{method}{seed}",
+        "task": "walker-walk",
+        "method": method,
+        "seed": seed,
+        "env_steps": steps,
+        "updates": steps,
+        "map": name,
+        "magnitude": magnitude,
+        "length": 1.0,
+        "kl": scale * magnitude * steps * (1 + seed),
+        "total_variation": 0.5,
+        "jacobian": np.nan if name == "observation" else 2.0,
+    }
+    for method, scale in (("DreamerV3", 4.0), ("GPLD-DreamerV3", 1.0))
+    for seed in (0, 1)
+    for steps in (100, 200)
+    for name in ("posterior", "prior", "observation")
+    for magnitude in (0.1, 0.3)
+)
+
+
+def test_the_sensitivity_of_posterior_and_prior_is_drawn_over_training():
+    section = report.section_of("sensitivity", SENSITIVITY, ["the source"])
+    assert [chart.title for chart in section.charts] == ["walker-walk: posterior", "walker-walk: prior"]
+    curves = {(curve["method"], curve["seed"]): curve for curve in section.charts[0].curves}
+    assert len(curves) == 4
+    # Means over the lengths of steps, 0.1 and 0.3.
+    assert curves["GPLD-DreamerV3", 1]["xs"] == [100, 200]
+    assert curves["GPLD-DreamerV3", 1]["ys"] == pytest.approx([40.0, 80.0])
+    (table,) = section.tables
+    rows = {row[0]: row for row in table.rows}
+    assert rows["walker-walk, prior, GPLD-DreamerV3"][4] == "0.250"
+    assert rows["walker-walk, posterior, DreamerV3"][1] == "240 \u00b1 80"
+    assert rows["walker-walk, observation, DreamerV3"][3] == "-"
+    assert table.notes[-1] == "the source"
+
+
+def test_errors_of_the_last_checkpoints_are_drawn_by_steps_ahead():
+    section = report.section_of("quality", QUALITY)
+    titles = [f"walker-walk: {name}" for name in ("latent", "reward", "observation")]
+    assert [chart.title for chart in section.charts] == titles
+    curves = {(curve["method"], curve["seed"]): curve for curve in section.charts[0].curves}
+    assert curves["DreamerV3", 1] == {
+        "task": "walker-walk",
+        "method": "DreamerV3",
+        "seed": 1,
+        "xs": [1, 2, 5],
+        "ys": [3.0, 5.0, 11.0],
+    }
+    assert section.tables[0].rows[0] == ("walker-walk, 1 ahead, DreamerV3", "2.5", "0.1", "400", "2")
+
+
+@pytest.mark.parametrize("name", report.MEASURES)
+def test_what_was_not_measured_is_told(name):
+    section = report.section_of(name, pd.DataFrame())
+    assert f"`gpld {name} RUN` does" in section.words
+    assert not section.charts
+    assert not section.tables
+
+
+def test_a_page_holds_its_sections_and_numbers_that_are_missing():
+    rows = QUALITY.assign(reward=QUALITY["reward"].where(QUALITY["ahead"] != 2))
+    nothing = pd.DataFrame(columns=["kind", "return", "run"]).astype({"return": float})
+    sections = [report.section_of("sensitivity", pd.DataFrame()), report.section_of("quality", rows)]
+    page = render(report.Page("title", [], ["DreamerV3"], nothing, sections=sections))
+    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
+    assert data["charts"]["sensitivity"] == []
+    assert data["charts"]["quality"][1]["curves"][0]["ys"] == [0.1, None, 0.5]
+    assert page.index('id="scores"') < page.index('id="sensitivity"') < page.index('id="quality"')
