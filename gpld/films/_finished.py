@@ -31,6 +31,6 @@ def film_finished(folder: Path) -> Iterator[str]:
         yield f"predictions: {', '.join(map(str, predicted))}"
     except (ValueError, EnvironmentFailure) as reason:
         yield f"no predictions: {reason}"
-    if trained.config.log.tensorboard:
+    if shown and trained.config.log.tensorboard:
         named = {f"films/{path.stem}{'-frames' * (path.suffix == '.png')}": path for path in shown}
         logs.show_pictures(folder, trained.env_steps, named)
