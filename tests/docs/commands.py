@@ -28,7 +28,6 @@ SMALL = {
     "gpld eval": ["--episodes", "2"],
     "gpld sensitivity": ["--episodes", "2", "--steps", "40"],
     "gpld quality": ["--episodes", "2", "--steps", "40"],
-    "gpld cost": ["--preset", "nano", "cpu", "--updates", "1", "--repeats", "2"],
     "gpld theory": ["--seeds", "2"],
     "python benchmarks/environments.py": ["--tasks", "cartpole-swingup", "--seconds", "0.2"],
 }
@@ -49,6 +48,7 @@ LEFT_OUT = {
     r"srun .+": CLUSTER,
     r"gpld study run .+ --on (slurm|ray) .+": CLUSTER,
     r"gpld study run (?!smoke).+": "takes hours on a GPU; `gpld study run smoke` is the same machinery",
+    r"gpld cost": "compiles ten programs, which takes minutes; tests/analysis/test_cost.py calls it",
     r"gpld train .+ --distributed .+": "needs two machines; tests/training/test_devices.py has two processes",
     r"gpld train (.+ )?--init-from .+": "needs a run of its sizes; tests/training/test_warm_start.py has one",
     r"python benchmarks/(update|learning|end_to_end|penalty)\.py .+": "is made for a GPU, and takes long",
