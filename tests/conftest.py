@@ -1,5 +1,6 @@
-"""Strict arithmetic for every test, and one compilation cache for all of them."""
+"""Strict arithmetic for every test, quick compilation, and one cache for all of them."""
 
+import os
 from pathlib import Path
 
 import jax
@@ -9,6 +10,9 @@ import pytest
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
+# Compiling takes most of the tests' time, and running tiny models nearly none. Also for processes they start.
+os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
+jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent.parent / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
@@ -23,6 +27,19 @@ def few_programs():
     maps = Path("/proc/self/maps")
     if maps.exists() and maps.read_bytes().count(b"\n") > 20_000:
         jax.clear_caches()
+
+
+@pytest.fixture(scope="module")
+def optimized():
+    """Compile as users do. For tests that hold two programs to the same bits."""
+    _optimize(True)
+    yield
+    _optimize(False)
+
+
+def _optimize(on: bool) -> None:
+    jax.config.update("jax_disable_most_optimizations", not on)
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session")

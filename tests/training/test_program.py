@@ -17,6 +17,8 @@ SPACES = Spaces.of({name: (size,) for name, size in OBSERVATIONS.items()}, 1)
 COUNT, LENGTH = CONFIG.env.count, CONFIG.replay.length
 KEYS = Keys.of_all([CONFIG.seed])
 
+pytestmark = pytest.mark.usefixtures("optimized")
+
 
 def record(live, index):
     """What the environments give at a step; episodes have ten."""
