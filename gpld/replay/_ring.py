@@ -67,9 +67,17 @@ class Replay(eqx.Module):
 class Indices(NamedTuple):
     """Which sequences a batch holds: where its latents are to be written back."""
 
-    stream: Int32[Array, "B"]
-    start: Int32[Array, "B"]
+    stream: Int32[Array | np.ndarray, "B"]
+    start: Int32[Array | np.ndarray, "B"]
     """Step of the context."""
+
+
+class Choice(NamedTuple):
+    """A batch that has been chosen but not read yet."""
+
+    indices: Indices
+    slot: Int32[Array | np.ndarray, "L B"]
+    """Where its L = T + 1 steps lie."""
 
 
 def init(
@@ -133,20 +141,35 @@ def sample(
     rest are drawn uniformly from all sequences stored. `length` must not change during a run, and the replay
     must be `ready`: a compiled program cannot raise.
     """
+    replay, choice = choose(replay, key, batch, length, online)
+    return replay, complete(replay, choice, read(replay, choice)), choice.indices
+
+
+def choose(
+    replay: Replay, key: PRNGKeyArray, batch: int, length: int, online: bool = True
+) -> tuple[Replay, Choice]:
+    """The first part of `sample`: which sequences. Updates do not change what the next ones will be."""
     if replay.slots <= length:
         raise ValueError(f"replay.capacity leaves {replay.slots} steps a stream; it must leave {length + 1}")
     indices, slot, consumed = _choose(
         replay.appended, replay.consumed, key, replay.streams, replay.slots, batch, length, online
     )
-    stream = indices.stream
-    drawn = _to_batch(
-        replay.spaces,
-        replay.dtype,
-        rows=_take(replay.steps, stream[None], slot),
-        h=_take(replay.h, stream, slot[0]),
-        z=_take(replay.z, stream, slot[0]),
-    )
-    return replace(replay, consumed=_counter(replay, consumed)), drawn, indices
+    choice = Choice(indices, slot)
+    if replay.host:
+        choice = jax.tree.map(np.asarray, choice)
+    return replace(replay, consumed=_counter(replay, consumed)), choice
+
+
+def read(replay: Replay, choice: Choice) -> Float32[Array, "L B F"] | UInt32[Array, "L B F"]:
+    """The second part: their steps, on their way to the device. Updates do not change these either."""
+    return jnp.asarray(_take(replay.steps, choice.indices.stream[None], choice.slot))
+
+
+def complete(replay: Replay, choice: Choice, rows: Float32[Array, "L B F"] | UInt32[Array, "L B F"]) -> Batch:
+    """The last part: the steps that were read, with the latents of their contexts as updates left them."""
+    stream, slot = choice.indices.stream, choice.slot[0]
+    h, z = _take(replay.h, stream, slot), _take(replay.z, stream, slot)
+    return _to_batch(replay.spaces, replay.dtype, rows=rows, h=h, z=z)
 
 
 def write_back(replay: Replay, indices: Indices, latent: Latent, keep: Bool[Array, ""] | bool) -> Replay:
@@ -243,10 +266,12 @@ def _as_stored(replay: Replay, latent: Latent) -> tuple[Array | np.ndarray, Arra
     return h.astype(replay.dtype).view(replay.h.dtype), z.astype(np.uint8)
 
 
-def _take(ring: Array | np.ndarray, stream: Array, slot: Array) -> Array | np.ndarray:
+def _take(
+    ring: Array | np.ndarray, stream: Array | np.ndarray, slot: Array | np.ndarray
+) -> Array | np.ndarray:
     """Rows of a ring, `[*slot.shape, ...]`."""
     if isinstance(ring, np.ndarray):
-        return ring[np.asarray(stream), np.asarray(slot)]
+        return ring[stream, slot]
     return ring.at[stream, slot].get(mode="promise_in_bounds")
 
 

@@ -6,6 +6,7 @@ keys and counters, so a resumed run draws what it would have drawn, whoever is t
 
 from collections.abc import Sequence
 from functools import partial
+from operator import itemgetter
 from typing import NamedTuple
 
 import jax
@@ -17,7 +18,7 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 from gpld import agent, replay
 from gpld.agent import AgentState, Carry, Hyper, Model
 from gpld.config import AgentConfig, Config, ReplayConfig
-from gpld.replay import Record, Replay
+from gpld.replay import Choice, Record, Replay
 from gpld.training._devices import each_run, on_all, place, sharding, share_batch
 from gpld.types import Batch, Latent, Spaces
 
@@ -227,8 +228,7 @@ def learn(config: Config, live: Live, updates: int, keys: RunKeys, mesh: Mesh | 
     """`updates` updates of every run, each on a fresh batch whose latents are written back."""
     trained = (live.agent, live.replay, live.sums)
     if live.replay.host:
-        for _ in range(updates):
-            trained = _learn_from_host(config.agent, config.replay, mesh, trained, keys)
+        trained = _learn_from_host(config.agent, config.replay, updates, mesh, trained, keys)
     elif live.replay.spaces.images and jax.default_backend() == "cpu":
         for _ in range(updates):
             trained = _learn_once(config.agent, config.replay, mesh, trained, keys)
@@ -276,22 +276,46 @@ def _sample_and_update(
 
 
 def _learn_from_host(
-    config: AgentConfig, options: ReplayConfig, mesh: Mesh | None, trained: _Trained, keys: RunKeys
+    config: AgentConfig,
+    options: ReplayConfig,
+    updates: int,
+    mesh: Mesh | None,
+    trained: _Trained,
+    keys: RunKeys,
 ) -> _Trained:
+    """While the device updates, the next batch is read and sent there, all but the latents it begins with."""
     state, memory, sums = trained
-    draws, runs = fold_in(keys, state.updates), replay.split(memory)
-    sampled = [
-        replay.sample(run, draws[r], options.batch, options.length, options.online)
-        for r, run in enumerate(runs)
-    ]
-    batches = place(stack([batch for _, batch, _ in sampled]), mesh)
-    state, latents, sums = _update_all(config, mesh, state, sums, batches)
-    latents, skipped = jax.device_get((latents, state.skipped_in_row))
-    runs = [
-        replay.write_back(run, indices, jax.tree.map(lambda x, r=r: x[r], latents), bool(skipped[r] == 0))
-        for r, (run, _, indices) in enumerate(sampled)
-    ]
+    runs, choices = _choose_all(options, updates, replay.split(memory), state.updates, keys)
+    rows = list(map(replay.read, runs, choices[0]))
+    for chosen, following in zip(choices, [*choices[1:], None], strict=True):
+        batches = place(stack(list(map(replay.complete, runs, chosen, rows))), mesh)
+        state, latents, sums = _update_all(config, mesh, state, sums, batches)
+        if following:
+            rows = list(map(replay.read, runs, following))
+        latents, skipped = jax.device_get((latents, state.skipped_in_row))
+        runs = [
+            replay.write_back(
+                run, choice.indices, jax.tree.map(itemgetter(r), latents), bool(skipped[r] == 0)
+            )
+            for r, (run, choice) in enumerate(zip(runs, chosen, strict=True))
+        ]
     return state, replay.join(memory, runs), sums
+
+
+def _choose_all(
+    options: ReplayConfig, updates: int, runs: Sequence[Replay], done: Int[Array, "R"], keys: RunKeys
+) -> tuple[Sequence[Replay], list[list[Choice]]]:
+    """The batches of the next updates, of each run; chosen before the device is busy with the first."""
+    choices = []
+    for index in range(updates):
+        draws = fold_in(keys, done + np.int32(index))
+        pairs = [
+            replay.choose(run, draws[r], options.batch, options.length, options.online)
+            for r, run in enumerate(runs)
+        ]
+        runs = [run for run, _ in pairs]
+        choices.append([choice for _, choice in pairs])
+    return runs, choices
 
 
 @partial(jax.jit, static_argnums=(0, 1), donate_argnums=(2, 3))

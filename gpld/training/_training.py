@@ -128,11 +128,14 @@ class Training:
         action = self.live.carry.action
         before, self.iterations = self.agent_steps, self.iterations + 1
         due = config.updates_at(self.agent_steps) - self.updates
+        if self.live.replay.host:  # from which learning waits for the device
+            self._send(np.asarray(action))
         if due:
             self.live = _program.learn(config, self.live, due, self.keys.sample, self._mesh)
             self.updates += due
-        # Acting is done long before learning, so this does not wait for the updates just handed over.
-        self._send(np.asarray(action))
+        if not self.live.replay.host:
+            # Acting is done long before learning, so this does not wait for the updates just handed over.
+            self._send(np.asarray(action))
 
         if due and _crossed(config.log.every, self.updates - due, self.updates):
             self._log()
