@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,13 @@ def choose_renderer(drawing: bool) -> str | None:
     """
     headless = sys.platform == "linux" and not any(os.environ.get(name) for name in _DISPLAYS)
     if headless and "MUJOCO_GL" not in os.environ:
-        works = (name for name in ("egl", "osmesa") if drawing and _draws(name))
-        os.environ["MUJOCO_GL"] = next(works, "off")
+        os.environ["MUJOCO_GL"] = next(renderers(), "off") if drawing else "off"
     return os.environ.get("MUJOCO_GL")
+
+
+def renderers() -> Iterator[str]:
+    """Values of MUJOCO_GL with which images are drawn here without a display, the best first."""
+    return (name for name in ("egl", "osmesa") if _draws(name))
 
 
 def _draws(renderer: str) -> bool:

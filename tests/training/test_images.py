@@ -1,13 +1,17 @@
 """Runs that see: images from the environment through replay and checkpoints to the agent, and back."""
 
 import gymnasium
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
 
 import gpld
 from gpld.config import override
-from gpld.training import saved, train
+from gpld.replay import Record
+from gpld.training import _program, saved, train
+from gpld.training._program import Keys
 from gpld.types import Spaces
 from tests.training.helpers import contents, differing, lines, tiny
 
@@ -86,3 +90,27 @@ def test_a_trained_agent_looks(straight):
     action = agent.act(obs, is_first=True)
     assert action.shape == (1,)
     assert np.abs(action).max() <= 1
+
+
+@pytest.mark.slow
+def test_updates_on_a_cpu_one_by_one_are_those_of_one_program(straight):
+    """Which loops over them: convolutions are then computed otherwise, and round otherwise."""
+    config, spaces = square(), saved.read_spaces(straight)
+    keys = Keys.of_all([config.seed])
+    live = _program.init(config, spaces, "device", [config])
+    env = Square()
+    for index in range(20):
+        obs, _ = env.reset(seed=index)
+        seen = {name: np.broadcast_to(x, (1, 4, *x.shape)) for name, x in obs.items()}
+        flags = [np.full((1, 4), index % 10 == first) for first in (0, 9, -1)]
+        reward = np.full((1, 4), index % 3, np.float32)
+        record = Record(seen, live.carry.action, reward, *flags, live.carry.latent)
+        live = _program.act(config, live, record, index, keys.act)
+    trained = jax.tree.map(jnp.copy, (live.agent, live.replay, live.sums))
+    state, memory, sums = _program._learn(config.agent, config.replay, 3, None, trained, keys.sample)
+    live = _program.learn(config, live, 3, keys.sample)
+    assert int(live.agent.updates[0]) == int(state.updates[0]) == 3
+    assert float(live.sums["loss/view"][0]) == pytest.approx(float(sums["loss/view"][0]), rel=1e-4)
+    np.testing.assert_array_equal(live.replay.steps, memory.steps)
+    for ours, theirs in zip(jax.tree.leaves(live.agent.model), jax.tree.leaves(state.model), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-5)
