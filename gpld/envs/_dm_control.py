@@ -50,6 +50,11 @@ def _draws(renderer: str) -> bool:
     )
 
 
+def draws(task: str) -> bool:
+    """Whether a task asks for a drawing context even from states: one does, to upload its terrain."""
+    return task == "quadruped-escape"
+
+
 def suite_tasks() -> tuple[str, ...]:
     """Every `domain-task` of the suite."""
     choose_renderer(drawing=False)
@@ -62,8 +67,7 @@ class DMControlStream(Stream):
     """A task of the suite from states, seeded."""
 
     def __init__(self, task: str, seed: int, *, render: bool = False):
-        # One task of the suite asks for a drawing context at every reset, to upload its terrain.
-        choose_renderer(drawing=render or task == "quadruped-escape")
+        choose_renderer(drawing=render or draws(task))
         from dm_control import suite
 
         if task not in suite_tasks():

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from gpld.config import ConfigError
 from gpld.envs._base import EnvironmentFailure, VectorEnv, Worker, stream_seed
 from gpld.envs._catalog import has_envpool, in_catalog, tasks
-from gpld.envs._dm_control import DMControlPixels, DMControlStream, choose_renderer
+from gpld.envs._dm_control import DMControlPixels, DMControlStream, choose_renderer, draws
 from gpld.envs._process import Host
 from gpld.envs._serial import SerialEnv
 from gpld.envs._stream import MakeStream, Stream
@@ -69,7 +69,8 @@ def make(
     if chosen == "gymnasium":
         make_stream = _of_gymnasium(task, seeds, render, timeout, check)
         return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **watch)
-    choose_renderer(drawing=render or pixels)  # before there are processes that would all try
+    # Before there are processes that would all try.
+    choose_renderer(drawing=render or pixels or draws(str(task)))
     processes = min(count, processes or (cores() if pixels else 1))
     hosts = [Host() for _ in range(processes)] if processes > 1 else []
     stream = partial(DMControlStream, str(task), render=render)

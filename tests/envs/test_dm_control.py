@@ -103,6 +103,16 @@ def test_renderer_is_off_without_display_and_a_choice_stands(monkeypatch: pytest
     assert choose_renderer(drawing=True) == "glfw"
 
 
+def test_a_renderer_is_looked_for_where_one_is_needed(monkeypatch: pytest.MonkeyPatch):
+    asked = {}
+    for task in ("quadruped-escape", "quadruped-run"):
+        monkeypatch.setattr(
+            "gpld.envs._make.choose_renderer", lambda drawing, task=task: asked.update({task: drawing})
+        )
+        make(task, count=1, seed=0, backend="dm_control").close()
+    assert asked == {"quadruped-escape": True, "quadruped-run": False}
+
+
 @pytest.mark.slow
 def test_draws_pictures_where_something_can():
     program = """
