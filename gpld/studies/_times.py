@@ -54,7 +54,8 @@ def tables(plan: Plan, folder: Path, source: str) -> list[Table]:
     header = ("penalty", "time / baseline's", "paper's", "ms an update", "s more in 500k env steps")
     header += ("GFLOP", "MiB besides states", "kernels")
     about = (
-        "mean \u00b1 standard deviation over rounds; median ms with its spread, of the fastest nine in ten"
+        "mean \u00b1 standard deviation over rounds; median ms with its spread, of the fastest nine in ten; "
+        f"all of it is in {_state.TIMES} of each run"
     )
     return [
         Table(

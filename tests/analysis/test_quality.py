@@ -11,6 +11,8 @@ from gpld.training import saved
 from gpld.types import Latent
 
 predict = jax.jit(world_model.predict, static_argnums=0)
+step = jax.jit(world_model.step_posterior)
+prior_of = jax.jit(lambda dynamics, h: dynamics.probs(dynamics.prior(h)))
 SHAPE = {"episodes": 2, "steps": 20}
 HORIZON = 5
 
@@ -37,40 +39,47 @@ def test_one_step_ahead_is_the_prior_of_the_next_step(trained, batch):
         jax.random.split(jax.random.key(0))[0], (*batch.reward.shape, config.model.stoch)
     )
     seen = predict(config, world, batch, uniform).observed
-    closed = kl(world.dynamics.probs(seen.logits), world.dynamics.probs(world.dynamics.prior(seen.h)))
+    closed = kl(world.dynamics.probs(seen.logits), prior_of(world.dynamics, seen.h))
     starts = len(batch.reward) - HORIZON
     assert found.latent[0] == pytest.approx(float(closed[1 : starts + 1].mean()), rel=1e-4)
     assert found.count.tolist() == [2 * starts] * HORIZON
 
 
+@jax.jit
+def expectation(world, h, z):
+    """Decoded observations and the reward, each from its own head."""
+    flat = world.dynamics.one_hot(z, h.dtype)
+    return world.decoder(h, flat), twohot_mean(world.reward(jnp.concatenate([h, flat], axis=1)))
+
+
 def test_a_second_implementation_step_by_step_agrees(trained, batch):
-    config, world, horizon = trained.config.agent, trained.model.world, 4
-    # So short that only the first step has so many after it.
-    batch = jax.tree.map(lambda x: x[: horizon + 1], batch._replace(start=None))._replace(start=batch.start)
-    found = errors(trained, batch, horizon)
+    config, world, found = trained.config.agent, trained.model.world, errors(trained, batch)
     classes_key, dream_key = jax.random.split(jax.random.key(0))
-    uniform = jax.random.uniform(classes_key, (horizon + 1, 2, config.model.stoch))
+    uniform = jax.random.uniform(classes_key, (*batch.reward.shape, config.model.stoch))
     seen = predict(config, world, batch, uniform).observed
-    posterior = world.dynamics.probs(seen.logits)
-    h, z = seen.h[0], seen.index[0].astype(jnp.uint8)
-    for ahead in range(1, horizon + 1):
+    starts = len(batch.reward) - HORIZON
+
+    def after(x, ahead):
+        return x[ahead : ahead + starts].reshape(2 * starts, *x.shape[2:])
+
+    posterior, h, z = world.dynamics.probs(seen.logits), after(seen.h, 0), after(seen.index, 0)
+    for ahead in range(1, HORIZON + 1):
         # The posterior's own step, of which only h is taken: it does not depend on what is observed.
-        unseen, never = jnp.zeros((2, config.model.units)), jnp.zeros(2, bool)
-        h = world_model.step_posterior(
-            world.dynamics, Latent(h, z), unseen, batch.prev_action[ahead], never, uniform[0]
-        ).h
-        prior = world.dynamics.probs(world.dynamics.prior(h))
-        noise = jax.random.uniform(jax.random.fold_in(dream_key, ahead), (2, config.model.stoch))
+        unseen, never = jnp.zeros((2 * starts, config.model.units)), jnp.zeros(2 * starts, bool)
+        noise = jax.random.uniform(jax.random.fold_in(dream_key, ahead), (2 * starts, config.model.stoch))
+        before = Latent(h, z.astype(jnp.uint8))
+        h = step(world.dynamics, before, unseen, after(batch.prev_action, ahead), never, noise).h
+        prior = prior_of(world.dynamics, h)
         below = np.cumsum(np.asarray(prior), axis=-1)[..., :-1] <= np.asarray(noise)[..., None]
         z = jnp.asarray(below.sum(-1), jnp.uint8)
-        flat = world.dynamics.one_hot(z, h.dtype)
-        decoded = world.decoder(h, flat)
-        squares = [np.square(decoded[name] - symlog(batch.obs[name][ahead])).sum(-1) for name in decoded]
-        reward = twohot_mean(world.reward(jnp.concatenate([h, flat], axis=1)))
+        decoded, reward = expectation(world, h, z)
+        squares = [
+            np.square(decoded[name] - symlog(after(batch.obs[name], ahead))).sum(-1) for name in decoded
+        ]
         expected = {
-            "latent": kl(posterior[ahead], prior).mean(),
+            "latent": kl(after(posterior, ahead), prior).mean(),
             "observation": sum(squares).mean(),
-            "reward": jnp.abs(reward - batch.reward[ahead]).mean(),
+            "reward": jnp.abs(reward - after(batch.reward, ahead)).mean(),
         }
         for name, value in expected.items():
             # The outermost of 15 bins are at 5e8: their rounding is seen in the mean.

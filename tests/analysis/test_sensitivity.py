@@ -114,6 +114,7 @@ def test_the_jacobian_is_that_of_the_full_map(runs):
     e = world.encoder(batch.obs, jnp.dtype(jnp.float32))
     u = jnp.concatenate([h, e], axis=-1).reshape(40, -1)
 
+    @jax.jit
     def exact(head, states):
         return jax.vmap(lambda u: penalty.exact(lambda u: world.dynamics.probs(head(u)), u))(states).mean()
 

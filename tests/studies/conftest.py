@@ -1,6 +1,5 @@
 """A finished `smoke` study for all tests of studies."""
 
-import fcntl
 import os
 import subprocess
 import sys
@@ -8,6 +7,8 @@ from pathlib import Path
 
 import jax
 import pytest
+
+from tests.sharing import made_once
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,16 +41,11 @@ def gpld(cached):
 @pytest.fixture(scope="session")
 def smoke(gpld, tmp_path_factory):
     """The folder of the study `smoke`, run on this machine, with its report."""
-    # One for all processes that share the tests: whoever comes first makes it, and the others wait.
-    shared = "PYTEST_XDIST_WORKER" in os.environ
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if shared else base) / "studies" / "smoke"
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "report.html").exists():
-            output = gpld("study", "run", "smoke", "--out", folder)
-            assert "8 runs in 2 groups" in output
-            assert output.splitlines()[-1] == "8 done"
-            assert gpld("study", "report", "smoke", "--out", folder).strip() == str(folder / "report.html")
-    return folder
+
+    def make(folder):
+        output = gpld("study", "run", "smoke", "--out", folder)
+        assert "8 runs in 2 groups" in output
+        assert output.splitlines()[-1] == "8 done"
+        assert gpld("study", "report", "smoke", "--out", folder).strip() == str(folder / "report.html")
+
+    return made_once(tmp_path_factory, "smoke", make)
