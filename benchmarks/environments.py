@@ -25,6 +25,7 @@ from rich.progress import track
 from rich.table import Table
 
 from gpld.envs import make, tasks
+from gpld.envs._catalog import has_envpool
 from gpld.envs._dm_control import renderers
 from gpld.machine import cores
 
@@ -111,10 +112,10 @@ def main() -> None:
     show(rates, f"Agent steps/s{images}, {options.count} streams, action repeat 2, {cores()} cores")
     if options.out:
         machine = {"processor": platform.processor() or platform.machine(), "cores": cores()}
-        versions = {"python": platform.python_version()}
+        packages = ["mujoco", "dm_control", *(["envpool"] if has_envpool() else [])]
         result = {
             "machine": machine,
-            "versions": versions | {name: version(name) for name in ("mujoco", "dm_control", "envpool")},
+            "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
             "count": options.count,
             "action_repeat": 2,
