@@ -1,4 +1,5 @@
 import math
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ import scipy.special
 
 from gpld import cli, distributions, penalty, world_model
 from gpld.analysis import rollouts, sensitivity
-from gpld.training import saved
+from gpld.training import milestones, saved
 
 
 def test_a_linear_gaussian_head_has_its_analytic_sensitivity():
@@ -153,6 +154,21 @@ def test_all_checkpoints_are_measured_and_kept_by_their_step(runs):
     pandas.testing.assert_frame_equal(again, both)
     pandas.testing.assert_frame_equal(rollouts.read([folder], "sensitivity"), both)
     assert both.groupby("env_steps")["kl"].mean().nunique() == 2
+
+
+def test_milestones_are_measured_too(runs, tmp_path):
+    folder = shutil.copytree(runs["gpld"], tmp_path / "run")
+    early = saved.load(folder, 800)
+    milestones.keep([folder], 400, jax.tree.map(lambda x: x[None], early.model), updates=50)
+    rows = sensitivity.measure_run(folder, all_checkpoints=True, **SHAPE)
+    assert rows["env_steps"].unique().tolist() == [400, 800, 1600]
+    kept, checkpoint, last = (rows.loc[rows["env_steps"] == step] for step in (400, 800, 1600))
+    assert set(kept["updates"]) == {50}
+    np.testing.assert_array_equal(kept["kl"], checkpoint["kl"])  # the same model, whatever its step
+    assert (kept["kl"].to_numpy() != last["kl"].to_numpy()).all()
+    panels = {axis.get_title(): axis for axis in sensitivity.draw(rows).axes}
+    (line,) = panels["cartpole-balance: posterior"].get_lines()
+    assert line.get_xdata().tolist() == [400, 800, 1600]
 
 
 def rows(**columns):
