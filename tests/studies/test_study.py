@@ -205,5 +205,9 @@ def test_an_estimate_is_in_proportion_to_what_was_measured():
     # A finished run keeps two checkpoints of parameters, the slow value and two averages; 9.7M floats each.
     assert whole.disk / 180 == pytest.approx(2 * 3.1 * 4 * 9.7e6, rel=0.1)
     assert whole.disk_at_work > 10 * 1_000_000 * 2048 * 2  # the replay's h of ten runs alone
-    kept = studies.plan(dataclasses.replace(studies.get("proprio"), keep_replay=True))
-    assert studies.estimate(kept).disk > 20 * whole.disk
+    kept = studies.plan(dataclasses.replace(studies.get("locomotion"), keep_replay=True))
+    assert studies.estimate(kept).disk > 15 * part.disk
+    seldom = dataclasses.replace(studies.get("locomotion"), options={"checkpoint": {"milestones": 50_000}})
+    # Ten models of 500k agent steps, of parameters alone.
+    more = studies.estimate(studies.plan(seldom)).disk - part.disk
+    assert more / 60 == pytest.approx(10 * 4 * 9.7e6, rel=0.05)
