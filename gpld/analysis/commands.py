@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -114,7 +115,7 @@ def cost(arguments: Sequence[str], description: str) -> int:
     from rich.progress import track
 
     from gpld import machine
-    from gpld.analysis.cost import measure
+    from gpld.analysis.cost import measure, told
 
     machine.use_compilation_cache()
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
@@ -125,7 +126,7 @@ def cost(arguments: Sequence[str], description: str) -> int:
         runs=options.runs,
         updates=options.updates,
         repeats=options.repeats,
-        progress=lambda items, what: track(items, what, console=console, transient=True),
+        progress=partial(track, console=console, transient=True) if console.is_terminal else told,
     )
     console.print(_shown(rows))
     console.print(*_save("cost", rows, rows, options.out), soft_wrap=True)

@@ -248,6 +248,13 @@ def compare(
     return pandas.DataFrame(rows)
 
 
+def told(items: list[Any], what: str) -> Iterable[Any]:
+    """Go through items with a line for each, for logs."""
+    for number, item in enumerate(items, 1):
+        print(f"{what}: {number} of {len(items)}", flush=True)
+        yield item
+
+
 def _kind(config: Config) -> AgentConfig:
     """What decides the program: weights are arrays, and only whether they are zero is compiled in."""
     penalty = config.agent.penalty

@@ -1,6 +1,5 @@
 """Studies that time updates instead of training: what a worker does, and how it is shown."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ def measure(folder: Path, plan: Plan, group: Group) -> None:
 
     runs = sorted(group.runs, key=lambda run: run.method != plan.study.baseline)  # the baseline first
     spaces = spaces_of(runs[0].config)
-    rows = cost.compare([run.config for run in runs], spaces=spaces, progress=_told)
+    rows = cost.compare([run.config for run in runs], spaces=spaces, progress=cost.told)
     device = jax.devices()[0].device_kind
     for run, row in zip(runs, rows.to_dict("records"), strict=True):
         path = _state.run_folder(folder, run)
@@ -31,12 +30,6 @@ def measure(folder: Path, plan: Plan, group: Group) -> None:
         partial = path / f".{_state.TIMES}"
         pd.DataFrame([about | row]).to_parquet(partial, index=False)
         partial.replace(path / _state.TIMES)
-
-
-def _told(items: list[Any], what: str) -> Iterable[Any]:
-    for number, item in enumerate(items, 1):
-        print(f"{what}: {number} of {len(items)}", flush=True)
-        yield item
 
 
 def load(plan: Plan, folder: Path) -> pd.DataFrame:

@@ -127,7 +127,9 @@ def test_the_command_writes_the_papers_table(monkeypatch, tmp_path, capsys):
     assert len(rows) == 13
     assert rows["paper"].tolist()[1:] == pandas.Series(cost.results.paper_cost()["ratio"]).tolist()
     assert len((tmp_path / "cost.md").read_text().splitlines()) == 15
-    assert "presets nano cpu" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "presets nano cpu" in out
+    assert "compile: 13 of 13" in out
 
 
 @pytest.mark.parametrize(
