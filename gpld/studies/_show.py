@@ -14,9 +14,11 @@ from gpld.analysis import comparisons, cost, curves, figures, quality, report, s
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Table
+from gpld.envs import EnvironmentFailure
 from gpld.studies import _state, _times
 from gpld.studies._plan import Plan, Run
 from gpld.studies._study import TASK_GROUPS, Study
+from gpld.training import saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,7 +117,7 @@ def draw(study: Study, rows: pd.DataFrame, band: Band = "std") -> "dict[str, Fig
 
 def save_figures(plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band: Band = "std") -> list[Path]:
     """Save the study's figures, and strips of its films, as PDF and PNG; their paths."""
-    saved, study = [], plan.study
+    paths, study = [], plan.study
     drawn = draw(study, rows, band)
     if "cost" in study.figures and len(times := _times.load(plan, folder)):
         drawn["cost"] = cost.draw(times)
@@ -130,8 +132,8 @@ def save_figures(plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band
     if strips:
         drawn["films"] = figures.strips(strips)
     for name, figure in drawn.items():
-        saved += figures.save(figure, folder / FIGURES, f"{study.name}-{name}", source=source)
-    return saved
+        paths += figures.save(figure, folder / FIGURES, f"{study.name}-{name}", source=source)
+    return paths
 
 
 def measured(plan: Plan, folder: Path, name: str) -> pd.DataFrame:
@@ -153,7 +155,7 @@ def sections(plan: Plan, folder: Path, source: str) -> list[report.Section]:
 
 
 def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.Film], str]:
-    """Films of the first seed of each method on the study's film tasks, made if they are not there yet.
+    """Films and predictions of the first seed of each method on the study's film tasks, made if missing.
 
     And why one is missing, if one is.
     """
@@ -162,13 +164,22 @@ def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.F
     for run in _filmed(plan):
         path = _state.run_folder(folder, run)
         done = _state.scored(folder, run) >= {study.env_steps[-1]}
-        if make and done and not (path / "film.gif").exists():
-            try:
-                cinema.film(path, path)
-            except cinema.NoFilm as reason:
-                why = f"no film could be made: {reason}"
+        if make and done:
+            why = _film(path) or why
         found += report.films_of(f"{run.task}, {run.method}, seed {run.seed}", path)
     return found, why
+
+
+def _film(run: Path) -> str:
+    """Film a run and its predictions if that is still to be done; why not, if it cannot be."""
+    try:
+        if not any(run.glob("open-loop*.png")):
+            cinema.film_predictions(saved.load(run), run)
+        if not (run / "film.gif").exists():
+            cinema.film(run, run)
+    except (cinema.NoFilm, ValueError, EnvironmentFailure) as reason:
+        return f"no film could be made: {reason}"
+    return ""
 
 
 def _filmed(plan: Plan) -> list[Run]:
