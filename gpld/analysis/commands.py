@@ -115,7 +115,8 @@ def cost(arguments: Sequence[str], description: str) -> int:
     from rich.progress import track
 
     from gpld import machine
-    from gpld.analysis.cost import measure, told
+    from gpld.analysis.cost import measure, table, told
+    from gpld.analysis.tables import render
 
     machine.use_compilation_cache()
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
@@ -128,7 +129,7 @@ def cost(arguments: Sequence[str], description: str) -> int:
         repeats=options.repeats,
         progress=partial(track, console=console, transient=True) if console.is_terminal else told,
     )
-    console.print(_shown(rows))
+    print(render(table(rows, title="time of updates with and without the penalty"), "terminal"))
     console.print(*_save("cost", rows, rows, options.out), soft_wrap=True)
     return 0
 

@@ -1,13 +1,12 @@
 """Studies that time updates instead of training: what a worker does, and how it is shown."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from gpld import config as options
 from gpld.analysis import cost
-from gpld.analysis.tables import NOTHING, Table
+from gpld.analysis.tables import Table
 from gpld.studies import _state
 from gpld.studies._estimate import spaces_of
 from gpld.studies._plan import Group, Plan
@@ -44,35 +43,11 @@ def tables(plan: Plan, folder: Path, source: str) -> list[Table]:
     found = load(plan, folder)
     if found.empty:
         return []
-    header = ("penalty", "time / baseline's", "paper's", "ms an update", "s more in 500k env steps")
-    header += ("GFLOP", "MiB besides states", "kernels")
-    about = (
-        "mean \u00b1 standard deviation over rounds; median ms with its spread, of the fastest nine in ten; "
-        f"all of it is in {_state.TIMES} of each run"
-    )
+    notes = (f"all of it is in {_state.TIMES} of each run", source)
     return [
-        Table(
-            f"{plan.study.title}, on {device}",
-            header,
-            tuple(map(_cells, own.to_dict("records"))),
-            (about, source),
-        )
+        cost.table(own, title=f"{plan.study.title}, on {device}", notes=notes)
         for device, own in found.groupby("device", sort=False)
     ]
-
-
-def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    paper = NOTHING if pd.isna(row["paper"]) else f"{row['paper']:.2f}"
-    return (
-        row["method"],
-        f"{row['ratio']:.3f} \u00b1 {row['ratio_std']:.3f}",
-        paper,
-        f"{row['ms']:.3g} ({row['spread']:.2g})",
-        f"{row['seconds_more']:.0f}",
-        f"{row['gflop']:.3g}",
-        f"{row['temporary_mib']:.0f}",
-        f"{row['kernels']:.0f}",
-    )
 
 
 def summary(plan: Plan, folder: Path) -> list[str]:

@@ -130,6 +130,8 @@ def test_the_command_writes_the_papers_table(monkeypatch, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "presets nano cpu" in out
     assert "compile: 13 of 13" in out
+    (line,) = [line for line in out.splitlines() if "rho 1, (0.5, 0)" in line]
+    assert [cell.strip() for cell in line.split("\u2502")][2:5] == ["1.100 \u00b1 0.000", "1.68", "11 (0)"]
 
 
 @pytest.mark.parametrize(
