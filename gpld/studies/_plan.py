@@ -136,7 +136,7 @@ def _with_start(study: Study, group: Group) -> Group:
 
 
 def _group(values: dict) -> Group:
-    start = values["start"]
+    start = values.get("start")  # older plans have none
     return Group(values["name"], tuple(map(_run, values["runs"])), _run(start) if start else None)
 
 
