@@ -15,9 +15,10 @@ def chosen(config: AgentConfig, rows: int) -> bool:
     fits &= model.classes <= Tile().depth and model.bins & (model.bins + 1) == 0
     if config.kernels == "fused" and not fits:
         raise ConfigError(
-            "agent.kernels: 'fused' needs powers of two from 16 for agent.model.deter over blocks, hidden "
-            f"and classes, at most {Tile().depth} classes, bins one less than a power of two, as many units "
-            f"as hidden, one posterior layer, and batches that 16 divides; got {widths[:3]}, {model.bins} "
-            f"bins, {model.units} units, {model.posterior_layers} layers and batches of {rows}. Take 'auto'"
+            "agent.kernels: 'fused' needs powers of two from 16 for agent.model.deter over blocks, hidden, "
+            f"classes and stoch times classes, at most {Tile().depth} classes, bins one less than a power of "
+            f"two, as many units as hidden, one posterior layer, and batches that 16 divides; got {widths}, "
+            f"{model.bins} bins, {model.units} units, {model.posterior_layers} layers and batches of {rows}. "
+            "Take 'auto'"
         )
     return fits and (config.kernels == "fused" or (not interpreted() and config.compute == "bfloat16"))
