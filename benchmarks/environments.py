@@ -24,9 +24,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from gpld.envs import make, tasks
-from gpld.envs._catalog import has_envpool
-from gpld.envs._dm_control import renderers
+from gpld.envs import has_envpool, make, renderers, tasks
 from gpld.machine import cores
 
 Rates = dict[str, dict[str, float]]

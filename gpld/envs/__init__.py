@@ -6,9 +6,11 @@ from gpld.envs._base import Step as Step
 from gpld.envs._base import VectorEnv as VectorEnv
 from gpld.envs._base import stream_seed as stream_seed
 from gpld.envs._catalog import Task as Task
+from gpld.envs._catalog import has_envpool as has_envpool
 from gpld.envs._catalog import tasks as tasks
 from gpld.envs._catalog import tasks_table as tasks_table
 from gpld.envs._check import check as check
+from gpld.envs._dm_control import renderers as renderers
 from gpld.envs._dm_control import suite_tasks as suite_tasks
 from gpld.envs._fleet import Fleet as Fleet
 from gpld.envs._gymnasium import Finding as Finding

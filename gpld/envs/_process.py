@@ -5,6 +5,7 @@ nothing of the program that started it; it reads requests from its standard inpu
 output.
 """
 
+import importlib
 import os
 import pickle
 import signal
@@ -17,6 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
+from gpld.envs._base import EnvironmentFailure
 from gpld.envs._stream import Observation, Stream
 
 _PROGRAM = "from gpld.envs._process import main; main()"
@@ -25,7 +27,7 @@ MakeHere = Callable[[], Stream]
 """Makes a stream in the process that calls it; can be pickled."""
 
 
-class ProcessEnded(RuntimeError):  # noqa: N818
+class ProcessEnded(EnvironmentFailure):
     """The process of a stream is there no more. `first`: nobody has been told so yet."""
 
     def __init__(self, message: str, first: bool):
@@ -37,12 +39,13 @@ class Process:
     """A Python that holds streams. It ends when this object, or the program, does."""
 
     def __init__(self):
-        modules = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}  # those of this program
+        modules = os.pathsep.join(path or os.getcwd() for path in sys.path)  # those of this program alone
         self._python = subprocess.Popen(
-            [sys.executable, "-c", _PROGRAM],
+            [sys.executable, "-P", "-c", _PROGRAM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env=os.environ | modules,
+            env=os.environ | {"PYTHONPATH": modules},
+            start_new_session=True,  # a terminal's Ctrl-C is for the program
         )
         assert self._python.stdin is not None
         assert self._python.stdout is not None
@@ -59,6 +62,7 @@ class Process:
                 good, result = pickle.load(self._answers)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
             first, self._told = not self._told, True
+            self._python.kill()  # if it is there, it does not speak our language any more
             raise ProcessEnded(f"its process ended with status {self._python.wait()}", first) from None
         if not good:
             raise result
@@ -147,12 +151,13 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
         try:
             if method == "make":
                 streams[index] = arguments[0]()
-                answer = (True, streams[index].spaces)
+                result = streams[index].spaces
             else:
-                answer = (True, getattr(streams[index], method)(*arguments))
+                result = getattr(streams[index], method)(*arguments)
+            answer = pickle.dumps((True, result))
         except Exception as error:
-            answer = (False, _portable(error))
-        pickle.dump(answer, answers)
+            answer = pickle.dumps((False, _portable(error)))
+        answers.write(answer)
         answers.flush()
 
 
@@ -166,9 +171,9 @@ def _portable(error: Exception) -> Exception:
 
 
 def main() -> None:
-    """Serve the process that started this one, and leave interruptions to it."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+    """Serve the process that started this one, and leave its ending to it."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a cluster sends it to every process of a job
+    importlib.import_module("dm_control.suite")  # here, where all processes do so at the same time
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what an engine prints is no answer
     serve(sys.stdin.buffer, answers)

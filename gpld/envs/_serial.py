@@ -4,7 +4,7 @@ import logging
 import pickle
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,6 +43,10 @@ class _Sweep:
         self.results: list[_Outcome | _Broken] = []
         self.abandoned = False
         self.future: Future | None = None
+
+
+class _Lost:
+    """Stands for the state of a stream whose process had ended when it was to be saved."""
 
 
 class SerialEnv(VectorEnv):
@@ -88,11 +92,15 @@ class SerialEnv(VectorEnv):
 
     def save(self) -> bytes:
         """The state of every stream."""
-        try:
-            streams = [stream and stream.save() for stream in self._streams]
-        except ProcessEnded as error:
-            raise EnvironmentFailure(f"the state of an environment cannot be saved: {error}") from None
+        streams = [stream and self._state_of(stream) for stream in self._streams]
         return pickle.dumps((self._pending, self._restarts, self._broken, self._steps, self._last, streams))
+
+    def _state_of(self, stream: Stream) -> Any:
+        try:
+            return stream.save()
+        except ProcessEnded as ended:  # the next step reports it
+            self._broken += ended.first
+            return _Lost()
 
     def restore(self, state: bytes) -> list[int]:
         """Take up the state of every stream."""
@@ -102,7 +110,11 @@ class SerialEnv(VectorEnv):
         for i in np.flatnonzero(restarts != self._restarts).tolist():
             self._streams[i] = None if streams[i] is None else self._make_stream(i, int(restarts[i]))
         self._pending, self._restarts = pending, restarts
-        failed = [i for i, s in enumerate(self._streams) if s is not None and not s.restore(streams[i])]
+        failed = [
+            i
+            for i, stream in enumerate(self._streams)
+            if stream is not None and (isinstance(streams[i], _Lost) or not stream.restore(streams[i]))
+        ]
         self.reset(failed)
         return failed
 

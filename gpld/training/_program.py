@@ -260,7 +260,7 @@ def _learn(
 def _learn_once(
     config: AgentConfig, options: ReplayConfig, mesh: Mesh | None, trained: _Trained, keys: RunKeys
 ) -> _Trained:
-    """An update outside of any loop: in one, XLA's CPU gradients of convolutions are 30 times slower."""
+    """An update outside of any loop: in one, XLA's CPU gradients of convolutions are far slower."""
     return each_run(partial(_sample_and_update, config, options, mesh), mesh)(trained, keys)
 
 

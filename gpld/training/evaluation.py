@@ -70,8 +70,6 @@ def make(
     """
     seed = config.seed if number is None else envs.stream_seed(config.seed, number, evaluation=True)
     own_cores = min(count, -(-machine.cores() // share))
-    # Processes take seconds to start, which an evaluation is too short for.
-    processes = config.env.processes or (own_cores if config.env.pixels else 1) if number is None else 1
     return envs.make(
         task or config.task,
         count=count,
@@ -80,7 +78,7 @@ def make(
         # Only some backends draw pictures.
         backend="auto" if render else config.backend,
         threads=config.env.threads or own_cores,
-        processes=processes,
+        processes=config.env.processes or (own_cores if config.env.pixels else 1),
         evaluation=number is not None,
         render=render,
         pixels=config.env.pixels,
