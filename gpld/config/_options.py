@@ -259,7 +259,7 @@ class Config:
     """
 
     task: str
-    """Task: domain-task of the DeepMind Control suite (walker-walk) or gym:Name-v0."""
+    """Task: domain-task of the DeepMind Control suite (walker-walk), gym:Name-v0 or gym:module:Name-v0."""
     seed: int = 0
     """Seed of everything random in the run."""
     backend: Literal["auto", "envpool", "dm_control", "gymnasium"] = "auto"

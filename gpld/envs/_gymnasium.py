@@ -1,5 +1,6 @@
 """Gymnasium: anybody's environments, from its registry or from a factory."""
 
+import importlib
 import math
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -34,13 +35,16 @@ class Finding(NamedTuple):
 
 
 def registered(name: str, *, render: bool = False) -> Factory:
-    """Factory of an environment in Gymnasium's registry."""
+    """Factory of an environment in Gymnasium's registry; of `module:Name-v0` once the module is imported."""
+    module, _, own_name = name.rpartition(":")
     try:
-        gymnasium.spec(name)
-    except gymnasium.error.Error as error:
+        if module:
+            importlib.import_module(module)
+        gymnasium.spec(own_name)
+    except (ImportError, gymnasium.error.Error) as error:
         raise ConfigError(f"task 'gym:{name}' is not known: {error}") from None
     mode = {"render_mode": "rgb_array"} if render else {}  # which not every environment knows
-    return lambda: gymnasium.make(name, **mode, disable_env_checker=True)
+    return lambda: gymnasium.make(own_name, **mode, disable_env_checker=True)
 
 
 def observation_boxes(space: Space) -> dict[str, Space]:

@@ -38,12 +38,22 @@ def test_table_has_a_line_for_each_task():
         ("walker", r"task 'walker' is not known"),
         ("Pendulum-v1", r"did you mean gym:Pendulum-v1\?"),
         ("", r"task '' is not known"),
+        ("gym:nowhere:Pole-v0", r"task 'gym:nowhere:Pole-v0' is not known: No module named 'nowhere'"),
         ("gym:Nothing-v0", r"task 'gym:Nothing-v0' is not known: Environment `Nothing` doesn't exist"),
     ],
 )
 def test_unknown_tasks_are_told_by_name(task: str, message: str):
     with pytest.raises(ValueError, match=message):
         make(task, count=1, seed=0)
+
+
+def test_a_module_that_registers_its_environments_is_imported_by_the_task_s_name(tmp_path, monkeypatch):
+    register = "gymnasium.register('OfAReader-v0', Counter)"
+    lines = ["import gymnasium", "from tests.envs.custom import Counter", register]
+    (tmp_path / "of_a_reader.py").write_text("\n".join(lines))
+    monkeypatch.syspath_prepend(tmp_path)
+    with make("gym:of_a_reader:OfAReader-v0", count=2, seed=0) as env:
+        assert dict(env.spaces.obs) == {"time.now": (), "where": (2,)}
 
 
 @pytest.mark.parametrize(
