@@ -47,7 +47,7 @@ def steps(folder: str | Path) -> list[int]:
 def load(folder: str | Path, step: int | None = None) -> Trained:
     """The agent of a run's newest good checkpoint, or of the checkpoint or milestone of `step`.
 
-    The run may be under way.
+    If all checkpoints are damaged, that of the newest good milestone. The run may be under way.
     """
     folder = Path(folder)
     for name in (CONFIG, SPACES):
@@ -55,10 +55,15 @@ def load(folder: str | Path, step: int | None = None) -> Trained:
             raise ConfigError(f"run: {str(folder)!r} is not the folder of a run (it has no {name})")
     config, spaces = options.load(folder / CONFIG), read_spaces(folder)
     shapes = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0))
-    found = None
+    found, errors = None, []
     for name in PLACES:
-        with Checkpoints(folder / name) as kept:
-            found = found or kept.restore({"agent": {"model": shapes.model}}, part=True, step=step)
+        try:
+            with Checkpoints(folder / name) as kept:
+                found = found or kept.restore({"agent": {"model": shapes.model}}, part=True, step=step)
+        except CheckpointError as error:  # there may be a good one in the other place
+            errors.append(error)
+    if found is None and errors:
+        raise errors[0]
     if found is None and step is not None:
         there = ", ".join(map(str, steps(folder))) or "none"
         raise CheckpointError(f"{folder} has no checkpoint of step {step}; it has {there}")

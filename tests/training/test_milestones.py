@@ -66,6 +66,17 @@ def test_every_file_is_checked(runs, caplog):
     assert saved.load(runs[1], 50).env_steps == 50
 
 
+def test_a_milestone_is_taken_where_all_checkpoints_are_damaged(runs):
+    for path in (runs[0] / "checkpoints").glob("0*/manifest.json"):
+        path.unlink()
+    assert saved.load(runs[0]).env_steps == 150
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*checkpoints can be used"):
+        saved.load(runs[0], 200)
+    shutil.rmtree(runs[0] / "milestones")
+    with pytest.raises(CheckpointError, match=r"no checkpoint in .*checkpoints can be used"):
+        saved.load(runs[0])
+
+
 def test_what_is_lived_anew_is_forgotten(runs):
     torn = runs[0] / "milestones" / ".tmp-000000000250"
     torn.mkdir()
