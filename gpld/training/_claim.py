@@ -3,19 +3,19 @@
 import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from gpld import config as options
 from gpld.config import Config, ConfigError
 from gpld.training.saved import CONFIG
+from gpld.training.warm_start import PARTS
 
 LOCK = ".lock"
 """Held by the process that trains in a folder."""
 
 # What may change between two starts of a run, because no bit of training depends on it.
 _FREE = ("checkpoint.", "log.", "env.threads", "env.processes", "env.timeout", "env.restarts", "max_skipped")
-_FRESH = (*_FREE, "init")
-"""The same of a run that begins with nothing of another."""
 
 
 @contextmanager
@@ -41,12 +41,11 @@ def _refuse_other_options(config: Config, folder: Path) -> None:
     path = folder / CONFIG
     if not path.exists():
         return
-    before = options.load(path)
-    free = _FREE if before.init_from or config.init_from else _FRESH
+    before, now = (replace(each, init=each.init or PARTS) for each in (options.load(path), config))
     differences = {
         name: values
-        for name, values in options.diff(before, config).items()
-        if not name.startswith(free) and not (name == "env_steps" and values[0] < values[1])
+        for name, values in options.diff(before, now).items()
+        if not name.startswith(_FREE) and not (name == "env_steps" and values[0] < values[1])
     }
     if differences:
         lines = [f"  {name}: {old!r} there, {new!r} now" for name, (old, new) in differences.items()]

@@ -115,3 +115,16 @@ def test_a_fresh_run_of_before_goes_on_whatever_it_says_about_parts(small_run, t
         _claim.claimed(override(config, {"init_from": str(small_run)}), tmp_path),
     ):
         pass
+
+
+@pytest.mark.parametrize(("there", "now"), [("", "encoder,decoder"), ("encoder,decoder", "")])
+def test_parts_are_the_same_whether_the_default_is_named_or_not(small_run, tmp_path, there, now):
+    config = override(saved.load(small_run).config, {"init_from": str(small_run)})
+    options.save(override(config, {"init": there}), tmp_path / saved.CONFIG)
+    with _claim.claimed(override(config, {"init": now}), tmp_path):
+        pass
+    with (
+        pytest.raises(ConfigError, match="init: 'encoder,decoder' there, 'encoder' now"),
+        _claim.claimed(override(config, {"init": "encoder"}), tmp_path),
+    ):
+        pass
