@@ -17,6 +17,8 @@ from gpld.studies._study import Study, from_dict
 PLAN = "plan.json"
 RUNS = "runs"
 """Folder of the runs, in that of a study."""
+START = "start"
+"""What stands for a method in the name of a run that others begin with."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,10 @@ def plan(study: Study, *, members: int = 10) -> Plan:
         )
     if study.work == "time":
         return Plan(study, tuple(_timed(runs)))
+    if study.start.env_steps and (taken := [run.method for run in runs if f"/{START}/" in run.name]):
+        raise ConfigError(
+            f"study: {study.name}: methods: {taken[0]!r} is not allowed; what runs begin with is called so"
+        )
     return Plan(study, tuple(_with_start(study, group) for group in _groups(runs, members)))
 
 
@@ -131,7 +137,7 @@ def _with_start(study: Study, group: Group) -> Group:
     if not study.start.env_steps:
         return group
     task = group.runs[0].task
-    start = Run(task, "start", study.start.seed, study.start_config(task))
+    start = Run(task, START, study.start.seed, study.start_config(task))
     return dataclasses.replace(group, start=start)
 
 

@@ -5,8 +5,9 @@ import pytest
 from gpld import studies
 from gpld.analysis import cost
 from gpld.config import ConfigError, flat
+from gpld.envs._dm_control import PIXELS
 from gpld.population import PER_RUN
-from gpld.studies import _study
+from gpld.studies import _estimate, _study
 from gpld.tasks import DMC, LOCOMOTION, PROPRIO, QUADRUPED
 from tests.studies.helpers import TEXT, small
 
@@ -122,6 +123,11 @@ def test_a_warm_start_has_one_run_of_each_task_to_begin_with():
     assert studies.estimate(plan).runs == 22
 
 
+def test_estimates_know_the_size_of_images_without_drawing_one():
+    start, *_ = studies.plan(studies.get("warm-start")).starts
+    assert _estimate.spaces_of(start.config).obs == (("image", (PIXELS, PIXELS, 3)),)
+
+
 def test_the_cost_is_that_of_the_papers_settings_timed_together():
     plan = studies.plan(studies.get("cost"))
     (group,) = plan.groups
@@ -178,6 +184,10 @@ def test_a_users_file_is_a_study(tmp_path):
         ),
         ({"presets": ["tiny"]}, "preset: 'tiny' is not a preset"),
         ({"methods": {"DreamerV3": {}, "a b": {}, "a/b": {}}}, "names too much alike"),
+        (
+            {"methods": {"DreamerV3": {}, "start": {}}, "start": {"env_steps": 600}},
+            "methods: 'start' is not allowed",
+        ),
     ],
 )
 def test_mistakes_in_a_file_are_named(changes, message):
