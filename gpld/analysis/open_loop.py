@@ -41,6 +41,10 @@ GAP = 4
 Found = TypeVar("Found")
 
 
+class NoPredictions(ValueError):  # noqa: N818
+    """An episode that is too short to be predicted, in words for the user."""
+
+
 def dream(
     model: Model,
     h: Float[Array, "N D"],
@@ -97,7 +101,8 @@ def open_loop(
 ) -> OpenLoop:
     """Play `episodes` episodes side by side, and predict their first `steps` from the first `context`.
 
-    Less where one of them ends earlier: a reset cannot be foreseen. The seed decides where the episodes
+    Less where one of them ends earlier: a reset cannot be foreseen. Raises `NoPredictions` if that is within
+    the context. The seed decides where the episodes
     begin, and what is random in actions and latents. `task` is a factory, as `train` takes it.
     """
     batch = rollouts.roll_out(trained, episodes=episodes, steps=steps, seed=seed, task=task)
@@ -109,7 +114,7 @@ def predict(trained: Trained, batch: Batch, key: PRNGKeyArray, *, context: int =
     resets = np.flatnonzero(np.asarray(batch.is_first)[1:].any(axis=1))
     steps = int(resets[0]) + 1 if len(resets) else len(batch.reward)
     if steps <= context:
-        raise ValueError(
+        raise NoPredictions(
             f"an episode ended after {steps} steps: nothing is left to predict after {context} of context"
         )
     batch = _first_steps(batch, steps)

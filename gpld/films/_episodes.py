@@ -5,7 +5,6 @@ and training turns drawing off.
 """
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -53,9 +52,9 @@ def film(
     """Film episodes of a run's newest checkpoint: `film.mp4`, `film.gif` and `film.png` in `out`.
 
     The second film is called `film-1`, and so on. `seed` decides where the first episode begins and what is
-    random in its actions, `seed + 1` the second. An episode with more agent steps than `frames` is drawn at
-    some of them, evenly spaced. Raises `NoFilm` if pictures cannot be drawn here, or a film takes longer than
-    `timeout` seconds.
+    random in its actions, `seed + 1` the second. An episode with more agent steps than `frames`, the first
+    observation counted, is drawn at so many of them, evenly spaced. Raises `NoFilm` if pictures cannot be
+    drawn here, or a film takes longer than `timeout` seconds.
     """
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     # "off" may be this process's own choice, made because nothing was to be drawn.
@@ -110,12 +109,12 @@ def _played(trained: saved.Trained, seed: int, frames: int) -> tuple[list[Pictur
     # Drawing is slow, so an episode is played once to know its length, and again to draw some of it.
     with make(config, 1, seed, render=True) as env:
         play(config.agent, trained.model, env, key, count)
-    every, number, pictures = math.ceil(steps / frames), 0, []
+    chosen, number, pictures = {*spaced(steps, frames)}, 0, []
     with make(config, 1, seed, render=True) as env:
 
         def draw(_) -> None:
             nonlocal number
-            if number % every == 0 or number == steps - 1:
+            if number in chosen:
                 pictures.append(_shrunk(env.render(0)))
             number += 1
 

@@ -1,15 +1,28 @@
 """What a finished run shows of itself."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
+from gpld.analysis.open_loop import NoPredictions
+from gpld.config import ConfigError
 from gpld.envs import EnvironmentFailure
 from gpld.films._episodes import NoFilm, film
 from gpld.films._predictions import film_predictions
-from gpld.training import logs, saved
+from gpld.training import CheckpointError, logs, saved
 
 SECONDS = 90.0
 """Longest that a finished run waits for its film."""
+
+Made = TypeVar("Made")
+
+
+def attempt(what: str, make: Callable[[], Made]) -> tuple[Made | None, str]:
+    """What `make` makes of a run, or why there is no such thing: nobody is stopped by a missing film."""
+    try:
+        return make(), ""
+    except (NoFilm, NoPredictions, CheckpointError, ConfigError, EnvironmentFailure) as reason:
+        return None, f"no {what}: {reason}"
 
 
 def film_finished(folder: Path) -> Iterator[str]:
@@ -19,18 +32,12 @@ def film_finished(folder: Path) -> Iterator[str]:
     """
     trained = saved.load(folder)
     shown: list[Path] = []
-    try:
-        (made,) = film(folder, folder, timeout=SECONDS)
-        shown += [made.gif, made.strip]
-        yield str(made)
-    except NoFilm as reason:
-        yield f"no film: {reason}"
-    try:
-        predicted = film_predictions(trained, folder)
-        shown += [path for path in predicted if path.suffix in (".gif", ".png")]
-        yield f"predictions: {', '.join(map(str, predicted))}"
-    except (ValueError, EnvironmentFailure) as reason:
-        yield f"no predictions: {reason}"
+    filmed, why = attempt("film", lambda: film(folder, folder, timeout=SECONDS))
+    shown += [path for made in filmed or () for path in (made.gif, made.strip)]
+    yield why or "\n".join(map(str, filmed or ()))
+    predicted, why = attempt("predictions", lambda: film_predictions(trained, folder))
+    shown += [path for path in predicted or () if path.suffix in (".gif", ".png")]
+    yield why or f"predictions: {', '.join(map(str, predicted or ()))}"
     if shown and trained.config.log.tensorboard:
         named = {f"films/{path.stem}{'-frames' * (path.suffix == '.png')}": path for path in shown}
         logs.show_pictures(folder, trained.env_steps, named)

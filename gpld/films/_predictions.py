@@ -23,8 +23,8 @@ def film_predictions(
 
     Of each image a film (`open-loop-NAME.mp4`, `.gif`) with truth, model and their difference in rows and
     four episodes side by side, and some frames of one of them (`.png`); of vectors a figure (`open-loop.pdf`,
-    `.png`). The options are those of `analysis.open_loop.open_loop`, which raises `ValueError` if an episode
-    is too short.
+    `.png`). The options are those of `analysis.open_loop.open_loop`, which raises `NoPredictions` if an
+    episode is too short.
     """
     found = open_loop.open_loop(trained, steps=steps, seed=seed, task=task)
     made = [path for name in trained.spaces.images for path in _film(found, name, out)]

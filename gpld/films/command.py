@@ -81,7 +81,7 @@ def _predict(trained, out: Path, seed: int) -> None:
 
     try:
         made = films.film_predictions(trained, out, seed=seed)
-    except ValueError as reason:
+    except films.NoPredictions as reason:
         print(f"gpld eval: no predictions: {reason}", file=sys.stderr)
     else:
         print(f"predictions: {', '.join(map(str, made))}")

@@ -14,7 +14,6 @@ from gpld.analysis import comparisons, cost, curves, figures, quality, report, s
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Table
-from gpld.envs import EnvironmentFailure
 from gpld.studies import _state, _times
 from gpld.studies._plan import Plan, Run
 from gpld.studies._study import TASK_GROUPS, Study
@@ -171,15 +170,15 @@ def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.F
 
 
 def _film(run: Path) -> str:
-    """Film a run and its predictions if that is still to be done; why not, if it cannot be."""
-    try:
-        if not any(run.glob("open-loop*.png")):
-            cinema.film_predictions(saved.load(run), run)
-        if not (run / "film.gif").exists():
-            cinema.film(run, run)
-    except (cinema.NoFilm, ValueError, EnvironmentFailure) as reason:
-        return f"no film could be made: {reason}"
-    return ""
+    """Film a run and its predictions as far as that is still to be done; why not, if one cannot be."""
+    reasons = []
+    if not any(run.glob("open-loop*.png")):
+        _, why = cinema.attempt("predictions", lambda: cinema.film_predictions(saved.load(run), run))
+        reasons.append(why)
+    if not (run / "film.gif").exists():
+        _, why = cinema.attempt("film", lambda: cinema.film(run, run))
+        reasons.append(why)
+    return "; ".join(filter(None, reasons))
 
 
 def _filmed(plan: Plan) -> list[Run]:

@@ -105,7 +105,9 @@ def test_predictions_end_before_a_reset(trained, whole, found):
     np.testing.assert_array_equal(cut.truth.obs["position"], whole.obs["position"][:STEPS])
     np.testing.assert_array_equal(cut.model.obs["position"], found.model.obs["position"])
     early = whole._replace(is_first=whole.is_first.at[CONTEXT, 0].set(True))
-    with pytest.raises(ValueError, match="ended after 5 steps: nothing is left to predict after 5"):
+    with pytest.raises(
+        open_loop.NoPredictions, match="ended after 5 steps: nothing is left to predict after 5"
+    ):
         open_loop.predict(trained, early, KEY)
 
 

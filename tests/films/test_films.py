@@ -8,7 +8,7 @@ from gpld import cli, films
 from gpld.analysis import open_loop
 from gpld.config import Config, override
 from gpld.films import _episodes, _files, _finished
-from gpld.training import saved, score
+from gpld.training import CheckpointError, saved, score
 from gpld.types import Spaces
 from tests.training.test_logs import events
 
@@ -142,10 +142,9 @@ def test_an_agent_is_filmed_where_pictures_can_be_drawn(made):
     assert [path.name for path in (made.mp4, made.gif, made.strip)] == ["film.mp4", "film.gif", "film.png"]
     assert made.gif.parent.name == "new"
     frames, _ = decode_gif(made.gif)
-    # 501 agent steps, every 26th of them, and the last.
-    assert (len(frames), frames[0].shape) == (21, (240, 320, 3))
+    assert (len(frames), frames[0].shape) == (20, (240, 320, 3))
     smooth, (codec, _, rate) = decode_mp4(made.mp4)
-    assert (len(smooth), smooth[0].shape, codec, rate) == (21, (240, 320, 3), "h264", 12.5)
+    assert (len(smooth), smooth[0].shape, codec, rate) == (20, (240, 320, 3), "h264", 12.5)
     # Both are of the same pictures; a GIF has but 256 colours.
     for one, other in zip(frames, smooth, strict=True):
         assert np.abs(one.astype(int) - other).mean() < 6
@@ -174,11 +173,13 @@ def test_the_filmed_episode_is_repeated_by_its_seed(small_run, tmp_path, monkeyp
     )
     first, second = _episodes.shoot(small_run, tmp_path / "a", 5, films=2)
     steps = drawn[: len(drawn) // 2]
-    assert steps == [2 * i for i in range(0, 500, 6)] + [1000]
+    # 100 of 501 agent steps, of two env steps each, from the first to the last.
+    assert (len(steps), steps[0], steps[-1]) == (100, 0, 1000)
+    assert set(np.diff(steps)) == {10, 12}
     assert drawn == steps * 2
     drawn.clear()
     (again,) = _episodes.shoot(small_run, tmp_path / "b", 6, frames=4)
-    assert drawn == [0, 252, 504, 756, 1000]
+    assert drawn == [0, 334, 666, 1000]
     assert second.gif.name == "film-1.gif"
     assert second.episode_return == again.episode_return != first.episode_return
 
@@ -348,7 +349,7 @@ def test_eval_predicts_from_states(small_run, tmp_path, capsys):
 
 def test_eval_tells_why_there_are_no_predictions(small_run, tmp_path, monkeypatch, capsys):
     def refuse(*_, **__):
-        raise ValueError("an episode ended after 3 steps")
+        raise films.NoPredictions("an episode ended after 3 steps")
 
     monkeypatch.setattr("gpld.films.film_predictions", refuse)
     arguments = ["--episodes", "2", "--open-loop", "--out", str(tmp_path)]
@@ -389,8 +390,23 @@ def test_a_run_that_cannot_be_filmed_says_why(small_run, monkeypatch):
         raise films.NoFilm("no screen")
 
     def no_predictions(*_):
-        raise ValueError("too short")
+        raise films.NoPredictions("too short")
 
     monkeypatch.setattr(_finished, "film", no_film)
     monkeypatch.setattr(_finished, "film_predictions", no_predictions)
     assert list(films.film_finished(small_run)) == ["no film: no screen", "no predictions: too short"]
+
+
+def test_only_what_is_told_in_words_is_passed_over():
+    def fail(error):
+        raise error
+
+    assert films.attempt("film", lambda: 3) == (3, "")
+    told = [films.NoFilm("no screen"), films.NoPredictions("too short"), CheckpointError("damaged")]
+    assert [films.attempt("film", lambda error=error: fail(error)) for error in told] == [
+        (None, "no film: no screen"),
+        (None, "no film: too short"),
+        (None, "no film: damaged"),
+    ]
+    with pytest.raises(ValueError, match="a mistake of ours"):
+        films.attempt("film", lambda: fail(ValueError("a mistake of ours")))
