@@ -18,9 +18,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from gpld import config as options
 from gpld import results
+from gpld.config import ConfigError
 from gpld.studies import _state, _times
-from gpld.studies._plan import Group, Plan, Run, read_plan
+from gpld.studies._plan import RUNS, Group, Plan, Run, read_plan
 from gpld.studies._train import train_group
 
 
@@ -60,7 +62,19 @@ def _train(folder: Path, plan: Plan, group: Group, failures: dict[str, str]) -> 
     for env_steps in plan.study.env_steps:
         left = [run for run in group.runs if env_steps not in _state.scored(folder, run)]
         left = [replace(run, config=replace(run.config, **begin)) for run in left if run.name not in failures]
+        if group.start is not None:
+            for run in left:
+                _follow(_state.run_folder(folder, run) / "config.json", folder, group.start)
         _advance(folder, plan, left, env_steps, failures)
+
+
+def _follow(config: Path, folder: Path, start: Run) -> None:
+    """Say in a run's options where what it began with is now: the study's folder may have been moved."""
+    inside = Path(RUNS, start.name).parts
+    with suppress(ConfigError):  # training tells what is wrong with them
+        before = options.load(config) if config.exists() else None
+        if before and Path(before.init_from).parts[-len(inside) :] == inside:
+            options.save(replace(before, init_from=str(folder.joinpath(*inside))), config)
 
 
 def _make_start(folder: Path, plan: Plan, start: Run, failures: dict[str, str]) -> None:

@@ -2,15 +2,19 @@
 
 import shutil
 import threading
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
+from gpld import config as options
 from gpld import studies
 from gpld.analysis import cost
 from gpld.studies import _show, _state, _status, _study, _times, _worker
 from gpld.studies._train import Outcome
-from gpld.training import saved
+from gpld.training import _claim, saved
+from gpld.types import Spaces
 from tests.analysis.test_cost import Clock
 from tests.studies.helpers import small
 from tests.studies.test_state import score
@@ -89,6 +93,52 @@ def test_nothing_begins_with_a_run_that_failed(tmp_path, monkeypatch):
     assert states[group.runs[0].name].kind == "done"
     assert "OSError: disk full" in states[group.start.name].reason
     assert states[group.runs[1].name].reason == f"{group.start.name}, which it begins with, failed"
+
+
+def test_a_study_goes_on_where_it_was_moved_to(tmp_path, monkeypatch):
+    def train(configs, folders, stop=None):
+        for config, folder in zip(configs, folders, strict=True):
+            with _claim.claimed(config, folder):
+                options.save(config, folder / saved.CONFIG)
+        return [Outcome(signal=stop if config.env_steps == 1200 else None) for config in configs]
+
+    monkeypatch.setattr(_worker, "train_group", partial(train, stop=15))
+    monkeypatch.setattr(_worker, "_score", lambda folder, plan, run, steps: score(folder, run, steps))
+    plan, (here, there) = plan_of(), (tmp_path / "here", tmp_path / "there")
+    group = plan.groups[0]
+    assert _worker.work(here, group, plan) == 143
+    here.rename(there)
+    monkeypatch.setattr(_worker, "train_group", train)
+    assert _worker.work(there, group, plan) == 0
+    for run in group.runs:
+        config = options.load(_state.run_folder(there, run) / saved.CONFIG)
+        assert config.init_from == str(_state.run_folder(there, group.start))
+
+
+def test_a_run_that_began_with_another_run_is_not_gone_on_with(tmp_path):
+    plan = plan_of()
+    config = replace(plan.runs[0].config, init_from="/elsewhere/runs/cartpole-balance/start/seed8")
+    options.save(config, tmp_path / saved.CONFIG)
+    _worker._follow(tmp_path / saved.CONFIG, tmp_path, plan.starts[0])
+    assert options.load(tmp_path / saved.CONFIG) == config
+
+
+def test_a_run_without_a_checkpoint_is_reported_and_predictions_do_not_stand_in_a_films_way(
+    tmp_path, monkeypatch
+):
+    """Nor films in that of the report."""
+    plan = small(films=["cartpole-balance"])
+    run = _show._filmed(plan)[0]
+    path = _state.run_folder(tmp_path, run)
+    score(tmp_path, run, 600, 1200)
+    options.save(run.config, path / saved.CONFIG)
+    saved.write_spaces(path, Spaces.of({"position": (3,)}, 1))
+    filmed = []
+    monkeypatch.setattr("gpld.films.film", lambda run, out: filmed.append(run))
+    found, why = _show.films(plan, tmp_path)
+    assert found == []
+    assert filmed == [path]
+    assert why.startswith(f"no predictions: {path} has no checkpoint yet")
 
 
 def test_a_run_has_the_parts_that_it_begins_with(tmp_path, monkeypatch, small_run):
