@@ -10,6 +10,7 @@ from gpld.envs._catalog import has_envpool as has_envpool
 from gpld.envs._catalog import tasks as tasks
 from gpld.envs._catalog import tasks_table as tasks_table
 from gpld.envs._check import check as check
+from gpld.envs._dm_control import pixel_spaces as pixel_spaces
 from gpld.envs._dm_control import renderers as renderers
 from gpld.envs._dm_control import suite_tasks as suite_tasks
 from gpld.envs._fleet import Fleet as Fleet

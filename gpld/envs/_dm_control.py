@@ -38,6 +38,11 @@ def choose_renderer(drawing: bool) -> str | None:
     return os.environ.get("MUJOCO_GL")
 
 
+def pixel_spaces(actions: int) -> Spaces:
+    """What a task of the suite offers to agents that see it."""
+    return Spaces.of({"image": (PIXELS, PIXELS, 3)}, actions, images=["image"])
+
+
 def renderers() -> Iterator[str]:
     """Values of MUJOCO_GL with which images are drawn here without a display, the best first."""
     return (name for name in ("egl", "osmesa") if _draws(name))
@@ -151,7 +156,7 @@ class DMControlPixels(DMControlStream):
                 f"Debian: `apt install {GL_PACKAGES}`"
             )
         super().__init__(task, seed, render=True)
-        self.spaces = Spaces.of({"image": (PIXELS, PIXELS, 3)}, self.spaces.actions, images=["image"])
+        self.spaces = pixel_spaces(self.spaces.actions)
         self._repeat = action_repeat
         self._camera = CAMERAS.get(task.partition("-")[0], 0)
         self._env.physics.model.vis.quality.shadowsize = SHADOWS  # before there is a drawing context

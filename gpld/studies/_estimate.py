@@ -87,7 +87,7 @@ def _spaces(task: str, backend: str, pixels: bool) -> Spaces:
     with envs.make(task, count=1, seed=0, backend=backend) as env:
         spaces = env.spaces
     # Known without drawing one, which the machine that a study is started on may not be able to.
-    return Spaces.of({"image": (64, 64, 3)}, spaces.actions, images=["image"]) if pixels else spaces
+    return envs.pixel_spaces(spaces.actions) if pixels else spaces
 
 
 def _size(count: int) -> str:
