@@ -24,7 +24,7 @@ help:
 	@echo 'make setup      the virtual environment, in .venv, from requirements.lock'
 	@echo 'make train      train an agent on this machine'
 	@echo 'make test       the tests that must pass'
-	@echo 'make test-full  the slow ones too'
+	@echo 'make test-full  the slow ones too, and what they cover'
 	@echo 'make docs       the documentation, in site/'
 	@echo 'make bench      the benchmarks'
 	@echo 'make lint       ruff and pyright;  make format  applies what ruff can'
@@ -60,7 +60,7 @@ train: $(READY)
 	$(BIN)/gpld train cheetah-run --preset nano demo
 
 test: $(TORCH_READY)
-	@$(BIN)/pytest -n 2 -m 'not slow and not gpu' --cov --cov-report=term:skip-covered $(PYTEST)
+	@$(BIN)/pytest -n 2 -m 'not slow and not gpu' $(PYTEST)
 
 test-full: $(TORCH_READY)
 	@$(BIN)/pytest -n 2 -m 'not gpu' --cov --cov-report=term:skip-covered $(PYTEST)
