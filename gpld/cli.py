@@ -120,7 +120,6 @@ def train(arguments: Sequence[str]) -> int:
 
         jax.distributed.initialize(asked.distributed[0], count, index)
     options = parse_train(arguments, fitting(arguments))
-    from gpld import films
     from gpld.training import summary, train_all
 
     members = options.members if alone else options.members[index::count]
@@ -129,6 +128,8 @@ def train(arguments: Sequence[str]) -> int:
         print(f"go on with: {summary.program('gpld')} train {shlex.join(arguments)}")
         return 128 + (unfinished[0].signal or 0)
     if alone and index == 0:
+        from gpld import films
+
         summary.show(*members[0], arguments, films=films.film_finished)
     elif members and not alone:
         summary.show_all(members)

@@ -102,8 +102,8 @@ def open_loop(
     """Play `episodes` episodes side by side, and predict their first `steps` from the first `context`.
 
     Less where one of them ends earlier: a reset cannot be foreseen. Raises `NoPredictions` if that is within
-    the context. The seed decides where the episodes
-    begin, and what is random in actions and latents. `task` is a factory, as `train` takes it.
+    the context. The seed decides where the episodes begin, and what is random in actions and latents. `task`
+    is a factory, as `train` takes it.
     """
     batch = rollouts.roll_out(trained, episodes=episodes, steps=steps, seed=seed, task=task)
     return predict(trained, batch, jax.random.key(seed), context=context)

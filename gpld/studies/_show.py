@@ -30,11 +30,8 @@ FIGURES = "figures"
 def load(folder: Path, plan: Plan) -> pd.DataFrame:
     """Results of the runs of a plan, those under way included."""
     for run in plan.runs:
-        path = _state.run_folder(folder, run)
-        if (path / "config.json").exists() and not _state.is_done(folder, plan, run):
-            rows = results.collect(path, run=run.name, study=plan.study.name, method=run.method)
-            if len(rows):
-                results.write(folder / results.FOLDER, rows)
+        if not _state.is_done(folder, plan, run):
+            _state.store(folder, plan, run)
     store = folder / results.FOLDER
     store.mkdir(parents=True, exist_ok=True)
     rows = results.load(store)

@@ -13,6 +13,7 @@ from typing import Literal
 
 from gpld import results
 from gpld.studies._plan import RUNS, Group, Plan, Run
+from gpld.training import saved
 
 STATE = "state"
 LOGS = "logs"
@@ -74,6 +75,15 @@ def is_done(folder: Path, plan: Plan, run: Run) -> bool:
     if run in plan.starts:
         return run.config.env_steps in scored(folder, run)
     return scored(folder, run) >= {*plan.study.env_steps}
+
+
+def store(folder: Path, plan: Plan, run: Run) -> None:
+    """Put what a run has found so far into the study's results."""
+    path = run_folder(folder, run)
+    if (path / saved.CONFIG).exists():
+        rows = results.collect(path, run=run.name, study=plan.study.name, method=run.method)
+        if len(rows):
+            results.write(folder / results.FOLDER, rows)
 
 
 def pending(folder: Path, plan: Plan) -> list[Group]:

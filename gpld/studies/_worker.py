@@ -24,6 +24,7 @@ from gpld.config import ConfigError
 from gpld.studies import _state, _times
 from gpld.studies._plan import RUNS, Group, Plan, Run, read_plan
 from gpld.studies._train import train_group
+from gpld.training import saved
 
 
 class Interrupted(BaseException):
@@ -64,7 +65,7 @@ def _train(folder: Path, plan: Plan, group: Group, failures: dict[str, str]) -> 
         left = [replace(run, config=replace(run.config, **begin)) for run in left if run.name not in failures]
         if group.start is not None:
             for run in left:
-                _follow(_state.run_folder(folder, run) / "config.json", folder, group.start)
+                _follow(_state.run_folder(folder, run) / saved.CONFIG, folder, group.start)
         _advance(folder, plan, left, env_steps, failures)
 
 
@@ -90,7 +91,7 @@ def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, fail
     outcomes = train_group(configs, [_state.run_folder(folder, run) for run in runs])
     for run, outcome in zip(runs, outcomes, strict=True):
         if outcome.signal is not None:
-            _store(folder, plan, run)
+            _state.store(folder, plan, run)
             raise Interrupted(outcome.signal)
         try:
             if outcome.error is not None:
@@ -99,12 +100,12 @@ def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, fail
         except Exception as error:
             traceback.print_exception(error)
             failures[run.name] = f"{type(error).__name__}: {error}"
-        _store(folder, plan, run)
+        _state.store(folder, plan, run)
 
 
 def _score(folder: Path, plan: Plan, run: Run, env_steps: int) -> None:
     from gpld.analysis import quality, rollouts, sensitivity
-    from gpld.training import saved, score
+    from gpld.training import score
 
     path = _state.run_folder(folder, run)
     trained = saved.load(path)
@@ -124,14 +125,6 @@ def _discard_replay(checkpoints: Path) -> None:
     """Give back the disk that only a longer run would need; agents can still be loaded."""
     for path in [checkpoints / "steps", *checkpoints.glob("*/latents")]:
         shutil.rmtree(path, ignore_errors=True)
-
-
-def _store(folder: Path, plan: Plan, run: Run) -> None:
-    path = _state.run_folder(folder, run)
-    if (path / "config.json").exists():
-        rows = results.collect(path, run=run.name, study=plan.study.name, method=run.method)
-        if len(rows):
-            results.write(folder / results.FOLDER, rows)
 
 
 @contextmanager

@@ -10,20 +10,21 @@ from gpld.analysis import quality, sensitivity
 from gpld.analysis.report._page import Chart, Section
 from gpld.analysis.tables import NOTHING, Table
 
-MEASURES = (sensitivity.NAME, quality.NAME)
+TITLES = {sensitivity.NAME: "Sensitivity", quality.NAME: "Predictions of the world model"}
+MEASURES = tuple(TITLES)
 """What there are sections about, each written by the command of this name."""
 
 
 def section_of(name: str, rows: pd.DataFrame, notes: Sequence[str] = ()) -> Section:
     """The section about one of `MEASURES`. `rows` are those of `rollouts.measure_run`, of any runs."""
-    make = {sensitivity.NAME: _sensitivity, quality.NAME: _quality}[name]
-    return make(rows, tuple(notes))
-
-
-def _sensitivity(rows: pd.DataFrame, notes: tuple[str, ...]) -> Section:
-    title = "Sensitivity"
     if rows.empty:
-        return Section(sensitivity.NAME, title, _missing(sensitivity.NAME))
+        missing = f"Nothing has been measured yet: `gpld {name} RUN` does, and the next report shows it."
+        return Section(name, TITLES[name], missing)
+    make = {sensitivity.NAME: _sensitivity, quality.NAME: _quality}[name]
+    return Section(name, TITLES[name], *make(rows, tuple(notes)))
+
+
+def _sensitivity(rows: pd.DataFrame, notes: tuple[str, ...]) -> tuple[str, list[Chart], list[Table]]:
     means = sensitivity.averages(rows)
     charts = [
         _chart(own, f"{task}: {name}", "env_steps", "kl", x="env steps", y="KL / step")
@@ -48,13 +49,10 @@ def _sensitivity(rows: pd.DataFrame, notes: tuple[str, ...]) -> Section:
         "How much latent distributions change, by KL divergence, when their inputs are moved a little, "
         "divided by the length of the step: the posterior's embedding, the prior's recurrent state."
     )
-    return Section(sensitivity.NAME, title, words, charts, (table,))
+    return words, charts, [table]
 
 
-def _quality(rows: pd.DataFrame, notes: tuple[str, ...]) -> Section:
-    title = "Predictions of the world model"
-    if rows.empty:
-        return Section(quality.NAME, title, _missing(quality.NAME))
+def _quality(rows: pd.DataFrame, notes: tuple[str, ...]) -> tuple[str, list[Chart], list[Table]]:
     last = quality.last_checkpoints(rows)
     charts = [
         _chart(own, f"{task}: {measure}", "ahead", measure, x="steps ahead", y="error")
@@ -76,11 +74,7 @@ def _quality(rows: pd.DataFrame, notes: tuple[str, ...]) -> Section:
         "What the world model expects when it hears only which actions were taken, compared with what came, "
         "by steps ahead: of its latents, of rewards and of decoded observations."
     )
-    return Section(quality.NAME, title, words, charts, (table,))
-
-
-def _missing(name: str) -> str:
-    return f"Nothing has been measured yet: `gpld {name} RUN` does, and the next report shows it."
+    return words, charts, [table]
 
 
 def _chart(rows: pd.DataFrame, title: str, across: str, up: str, *, x: str, y: str) -> Chart:
