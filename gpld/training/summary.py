@@ -64,9 +64,7 @@ def show(
             show_line(f"no picture of the curve: {error}")
     for line in films(folder):
         show_line(line)
-    show_line("\nWhat to try next:")
-    for command in next_commands(config, folder, arguments):
-        show_line(f"\n  # {command.purpose}\n  {command.line}")
+    _suggest(next_commands(config, folder, arguments), show_line)
 
 
 def show_all(members: Sequence[Member], console: Console | None = None) -> None:
@@ -96,9 +94,15 @@ def show_all(members: Sequence[Member], console: Console | None = None) -> None:
             show_line(f"curves: {picture}")
         except OSError as error:
             show_line(f"no picture of the curves: {error}")
+    _suggest(
+        [_evaluate(members[0].folder, "one of the agents"), _report(folder, "see all on one page")], show_line
+    )
+
+
+def _suggest(commands: Iterable[Command], show_line: Callable[[str], None]) -> None:
     show_line("\nWhat to try next:")
-    command = f"{program('gpld')} eval {shlex.quote(str(members[0].folder))} --episodes 20 --video"
-    show_line(f"\n  # evaluate one of the agents with more episodes, and film it\n  {command}")
+    for command in commands:
+        show_line(f"\n  # {command.purpose}\n  {command.line}")
 
 
 def result_of_all(returns: Sequence[np.ndarray], episodes: int) -> str:
@@ -155,37 +159,42 @@ def _random_actions(env: VectorEnv, rng: np.random.Generator) -> np.ndarray:
 
 
 def next_commands(config: Config, folder: Path, arguments: Sequence[str]) -> list[Command]:
-    """Commands that exist and make sense after a run."""
-    gpld = program("gpld")
-    evaluate = f"{gpld} eval {shlex.quote(str(folder))} --episodes 20 --video"
-    commands = [
-        Command(*_compare(config, folder, arguments, gpld)),
-        Command("evaluate the agent with more episodes, and film it", evaluate),
+    """What to try after a run that `gpld train` was given these arguments for: compare, evaluate, report."""
+    line, runs = _compare(config, folder, arguments)
+    return [
+        Command("compare GPLD-DreamerV3 with DreamerV3 over three seeds, in one program", line),
+        _evaluate(folder, "the agent"),
+        _report(runs, "see that comparison on one page"),
     ]
-    if config.log.tensorboard:
-        board = program("tensorboard")
-        install = "" if shutil.which(board) else f"{program('pip')} install tensorboard && "
-        line = f"{install}{board} --logdir {shlex.quote(str(folder.parent))}"
-        commands.append(Command("see all metrics of all runs side by side", line))
-    return commands
 
 
-def _compare(config: Config, folder: Path, arguments: Sequence[str], gpld: str) -> tuple[str, str]:
-    """The same run with and without the penalty, over seeds."""
+def _compare(config: Config, folder: Path, arguments: Sequence[str]) -> tuple[str, Path]:
+    """The same run with and without the penalty, over seeds; and the folder of those runs."""
     varied = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--seed", "--out"):
+    for option in ("--seed", "--out", "--method"):
         varied.add_argument(option)
-    kept = shlex.join(varied.parse_known_args(list(arguments))[1])
-    penalty = config.agent.penalty
-    if penalty.posterior or penalty.prior:
-        other, name, changes = "DreamerV3, without the penalty", "dreamerv3", {"posterior": 0, "prior": 0}
+    varied.add_argument("--seeds", nargs="*")
+    varied.add_argument("--distributed", nargs=3)
+    if method_of(config) == "dreamerv3":  # GPLD then has its default coefficients
+        for option in ("--agent.penalty.posterior", "--agent.penalty.prior"):
+            varied.add_argument(option)
+    given, kept = varied.parse_known_args(list(arguments))
+    line = f"{program('gpld')} train {shlex.join([*kept, '--seeds', '0..2', '--method', 'both'])}"
+    if given.method or given.seeds:  # it is in a folder of such runs already
+        runs = folder.parent
     else:
-        other, name, changes = "GPLD-DreamerV3, with the penalty", "gpld", {"posterior": 0.5}
-    options = " ".join(f"--agent.penalty.{option} {value}" for option, value in changes.items())
-    stem = shlex.quote(re.sub(r"-seed\d+$", "", str(folder)))
-    run = f"{gpld} train {kept} --seed $seed --out {stem}"
-    line = f"for seed in 0 1 2; do {run}-seed$seed; {run}-{name}-seed$seed {options}; done"
-    return f"compare with {other}, over three seeds", line
+        stem = re.sub(r"-seed\d+$", "", folder.name)
+        runs = folder.with_name(f"{stem}-seeds" if stem == folder.name else stem)
+    return line if given.out is None else f"{line} --out {shlex.quote(str(runs))}", runs
+
+
+def _evaluate(folder: Path, which: str) -> Command:
+    line = f"{program('gpld')} eval {shlex.quote(str(folder))} --episodes 20 --video"
+    return Command(f"evaluate {which} with more episodes, and film it", line)
+
+
+def _report(folder: Path, purpose: str) -> Command:
+    return Command(purpose, f"{program('gpld')} report {shlex.quote(str(folder))}")
 
 
 def program(name: str) -> str:

@@ -155,6 +155,7 @@ def test_several_runs_show_a_curve_and_a_result_of_each_method(tmp_path, chance)
     assert "last 50" in text  # of the mean curve
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert f"gpld eval {members[0].folder} --episodes 20 --video" in text
+    assert text.endswith(f"gpld report {tmp_path}\n")
 
 
 def test_several_runs_without_evaluations_still_say_what_to_do(tmp_path):
@@ -170,56 +171,73 @@ def test_several_runs_without_evaluations_still_say_what_to_do(tmp_path):
 # The next commands
 
 
-def parsed_loop(line):
-    """Configuration and folder of each `gpld train` in a loop over seeds, for seed 1."""
-    assert line.startswith("for seed in 0 1 2; do ")
-    body = line.removeprefix("for seed in 0 1 2; do ").removesuffix("; done").replace("$seed", "1")
-    programs = [shlex.split(command) for command in body.split("; ")]
-    assert all(Path(words[0]).name == "gpld" and words[1] == "train" for words in programs)
-    return [cli.parse_train(words[2:]).members[0] for words in programs]
+def suggested(arguments):
+    """The commands after a run of these arguments, as lists of words, and the run."""
+    (member,) = cli.parse_train(arguments).members
+    commands = summary.next_commands(*member, arguments)
+    words = [shlex.split(command.line) for command in commands]
+    assert all(Path(program).name == "gpld" for program, *_ in words)
+    assert [word for _, word, *_ in words] == ["train", "eval", "report"]
+    assert set(cli.COMMANDS) > {"train", "eval", "report"}
+    return [rest for _, _, *rest in words], member
 
 
 @pytest.mark.parametrize(
-    ("more", "same", "other", "name"),
+    ("more", "penalty"),
     [
-        ("--preset nano cpu", {}, {"posterior": 0.0, "prior": 0.0}, "dreamerv3"),
-        (
-            "--agent.penalty.posterior 0.25 --agent.penalty.prior 0.1",
-            {"posterior": 0.25, "prior": 0.1},
-            {"posterior": 0.0, "prior": 0.0},
-            "dreamerv3",
-        ),
-        ("--agent.penalty.posterior 0", {"posterior": 0.0}, {"posterior": 0.5}, "gpld"),
+        ("--preset nano cpu", {"posterior": 0.5, "prior": 0.0}),
+        ("--agent.penalty.posterior 0.25 --agent.penalty.prior 0.1", {"posterior": 0.25, "prior": 0.1}),
+        ("--agent.penalty.posterior=0", {"posterior": 0.5, "prior": 0.0}),
+        ("--method dreamerv3", {"posterior": 0.5, "prior": 0.0}),
+        ("--seeds 7 --devices 1", {"posterior": 0.5, "prior": 0.0}),
     ],
 )
-def test_the_comparison_is_the_same_run_with_and_without_the_penalty(more, same, other, name):
-    arguments = f"walker-walk --seed 7 {more} --env-steps 5000 --out=my/walker-seed7".split()
-    ((config, folder),) = cli.parse_train(arguments).members
-    compare = summary.next_commands(config, folder, arguments)[0]
-    (again, again_folder), (changed, changed_folder) = parsed_loop(compare.line)
-    assert again == override(config, {"seed": 1, "agent": {"penalty": same}})
-    assert changed == override(config, {"seed": 1, "agent": {"penalty": other}})
-    assert str(again_folder) == "my/walker-seed1"  # of seed 7: the folder of this very run
-    assert str(changed_folder) == f"my/walker-{name}-seed1"
+def test_the_comparison_is_the_same_run_with_and_without_the_penalty_over_seeds(more, penalty):
+    seed = "" if "--seeds" in more else "--seed 7"
+    (compare, _, _), (config, _) = suggested(f"walker-walk {seed} {more} --env-steps 5000".split())
+    members = cli.parse_train(compare).members
+    off = {"posterior": 0.0, "prior": 0.0}
+    assert [member.config for member in members] == [
+        override(config, {"seed": seed, "agent": {"penalty": own}})
+        for own in (penalty, off)
+        for seed in (0, 1, 2)
+    ]
+    assert cli.parse_train(compare).devices == (1 if "--devices" in more else 0)
 
 
-def test_all_commands_exist(monkeypatch, tmp_path):
-    monkeypatch.setattr(summary.shutil, "which", lambda name: str(Path(sys.executable).parent / name))
-    commands = summary.next_commands(Config("walker-walk"), Path("runs/walker-walk-seed0"), ["walker-walk"])
-    assert [command.line.split()[0] for command in commands] == ["for", "gpld", "tensorboard"]
-    assert commands[1].line == "gpld eval runs/walker-walk-seed0 --episodes 20 --video"
-    assert commands[2].line == "tensorboard --logdir runs"
-    assert "eval" in cli.COMMANDS
-    without = override(Config("walker-walk"), {"log": {"tensorboard": False}})
-    assert len(summary.next_commands(without, Path("runs/x"), ["walker-walk"])) == 2
+@pytest.mark.parametrize(
+    ("out", "run", "runs"),
+    [
+        ("", "runs/walker-walk-seed0", "runs/walker-walk"),
+        ("--seed 3", "runs/walker-walk-seed3", "runs/walker-walk"),
+        ("--seed 3 --method dreamerv3", "runs/walker-walk/dreamerv3-seed3", "runs/walker-walk"),
+        ("--seeds 3", "runs/walker-walk/gpld-seed3", "runs/walker-walk"),
+        ("--seed 3 --out=my/walker-seed3", "my/walker-seed3", "my/walker"),
+        ("--out my/walker", "my/walker", "my/walker-seeds"),
+        ("--method gpld --out my/walker", "my/walker/gpld-seed0", "my/walker"),
+    ],
+)
+def test_the_run_is_evaluated_and_the_report_is_about_the_comparison(out, run, runs):
+    (compare, evaluate, report), member = suggested(["walker-walk", *out.split()])
+    assert evaluate == [run, "--episodes", "20", "--video"]
+    assert report == [runs]
+    assert str(member.folder) == run
+    assert {str(member.folder.parent) for member in cli.parse_train(compare).members} == {runs}
+
+
+def test_one_of_several_processes_suggests_what_one_does_alone():
+    commands, _ = suggested(["walker-walk", "--distributed", "host:1", "0", "2"])
+    assert commands[0] == ["walker-walk", "--seeds", "0..2", "--method", "both"]
 
 
 def test_programs_are_called_so_that_this_environments_are_found(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "my env" / "bin" / "python"))
+    path = tmp_path / "my env" / "bin"
+    monkeypatch.setattr(sys, "executable", str(path / "python"))
     monkeypatch.setattr(summary.shutil, "which", lambda name: f"/usr/bin/{name}")  # another installation
-    assert summary.program("pip") == shlex.quote(str(tmp_path / "my env" / "bin" / "pip"))
+    assert summary.program("gpld") == shlex.quote(str(path / "gpld"))
     monkeypatch.chdir(tmp_path)
     assert summary.program("gpld") == "'my env/bin/gpld'"
-    monkeypatch.setattr(summary.shutil, "which", lambda name: None)
-    commands = summary.next_commands(Config("walker-walk"), Path("runs/a"), ["walker-walk"])
-    assert commands[2].line.startswith("'my env/bin/pip' install tensorboard && 'my env/bin/tensorboard' ")
+    commands = summary.next_commands(Config("walker-walk"), Path("runs/a b"), ["walker-walk"])
+    assert commands[1].line == "'my env/bin/gpld' eval 'runs/a b' --episodes 20 --video"
+    monkeypatch.setattr(summary.shutil, "which", lambda name: str(path / name))
+    assert summary.program("gpld") == "gpld"
