@@ -1,6 +1,5 @@
 """EnvPool: many MuJoCo simulations of one task in C++ threads."""
 
-import os
 import pickle
 from collections.abc import Iterable
 from concurrent.futures import Future
@@ -27,7 +26,7 @@ class EnvPoolEnv(VectorEnv):
         count: int,
         seed: int,
         action_repeat: int = 2,
-        threads: int = 0,
+        threads: int = 1,
         evaluation: bool = False,
     ):
         if not in_catalog(task):
@@ -40,7 +39,7 @@ class EnvPoolEnv(VectorEnv):
         self._make = lambda: envpool.make_gymnasium(
             _registered(task),
             num_envs=count,
-            num_threads=threads or min(count, len(os.sched_getaffinity(0))),
+            num_threads=threads,
             seed=[stream_seed(seed, i, evaluation=evaluation) for i in range(count)],
         )
         self._pool = self._make()

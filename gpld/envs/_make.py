@@ -34,6 +34,7 @@ def make(
     timeout: float | None = 120.0,
     restart_limit: int = 10,
     check: bool = True,
+    share: int = 1,
 ) -> VectorEnv:
     """A vector environment of `count` streams.
 
@@ -42,20 +43,14 @@ def make(
     benchmark's tasks where it exists, and dm_control for the rest of the suite. `evaluation` gives other
     seeds than training's; `render` allows `env.render`; `pixels` gives images of the suite's tasks instead of
     states, drawn by dm_control. `threads` is EnvPool's (0: one a core). `processes` is dm_control's: 1 is
-    this one, more are others beside it (0: one a core for images, this one for states). For environments
-    written in Python, `timeout` (seconds) and `restart_limit` are as `SerialEnv` describes, and `check` tries
-    a Gymnasium environment for a few steps first, to tell mistakes in words.
+    this one, more are others beside it (0: one a core for images, this one for states). `share` is how many
+    such environments share the cores. For environments written in Python, `timeout` (seconds) and
+    `restart_limit` are as `SerialEnv` describes, and `check` tries a Gymnasium environment for a few steps
+    first, to tell mistakes in words.
     """
-    least = {
-        "count": (count, 1),
-        "seed": (seed, 0),
-        "action_repeat": (action_repeat, 1),
-        "threads": (threads, 0),
-        "processes": (processes, 0),
-    }
-    for name, (value, minimum) in least.items():
-        if value < minimum:
-            raise ValueError(f"{name} must be at least {minimum}, not {value}")
+    _at_least(1, count=count, action_repeat=action_repeat, share=share)
+    _at_least(0, seed=seed, threads=threads, processes=processes)
+    own_cores = min(count, -(-cores() // share))
     chosen = choose(task, backend, render or pixels)
     if pixels and chosen == "gymnasium":
         raise ConfigError(f"pixels are for tasks of the suite; let {task} give images as observations")
@@ -63,7 +58,7 @@ def make(
         from gpld.envs._envpool import EnvPoolEnv
 
         own = {"count": count, "seed": seed, "action_repeat": action_repeat}
-        return EnvPoolEnv(str(task), **own, threads=threads, evaluation=evaluation)
+        return EnvPoolEnv(str(task), **own, threads=threads or own_cores, evaluation=evaluation)
     seeds = partial(stream_seed, seed, evaluation=evaluation)
     watch = {"timeout": timeout, "restart_limit": restart_limit}
     if chosen == "gymnasium":
@@ -71,7 +66,7 @@ def make(
         return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **watch)
     # Before there are processes that would all try.
     choose_renderer(drawing=render or pixels or draws(str(task)))
-    processes = min(count, processes or (cores() if pixels else 1))
+    processes = min(count, processes or (own_cores if pixels else 1))
     hosts = [Host() for _ in range(processes)] if processes > 1 else []
     stream = partial(DMControlStream, str(task), render=render)
     if pixels:
@@ -79,6 +74,12 @@ def make(
         action_repeat = 1  # of what is a step of theirs already
     make_stream = _of_suite(stream, seeds, hosts)
     return SerialEnv(make_stream, count=count, action_repeat=action_repeat, hosts=hosts, **watch)
+
+
+def _at_least(minimum: int, **options: int) -> None:
+    for name, value in options.items():
+        if value < minimum:
+            raise ValueError(f"{name} must be at least {minimum}, not {value}")
 
 
 def _of_suite(

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Int, PRNGKeyArray
 
-from gpld import agent, envs, machine
+from gpld import agent, envs
 from gpld.agent import Carry, Model
 from gpld.config import AgentConfig, Config
 from gpld.envs import Fleet, Step, VectorEnv
@@ -69,7 +69,6 @@ def make(
     `share` is the number of runs that share this machine's cores.
     """
     seed = config.seed if number is None else envs.stream_seed(config.seed, number, evaluation=True)
-    own_cores = min(count, -(-machine.cores() // share))
     return envs.make(
         task or config.task,
         count=count,
@@ -77,14 +76,15 @@ def make(
         action_repeat=config.env.action_repeat,
         # Only some backends draw pictures.
         backend="auto" if render else config.backend,
-        threads=config.env.threads or own_cores,
-        processes=config.env.processes or (own_cores if config.env.pixels else 1),
+        threads=config.env.threads,
+        processes=config.env.processes,
         evaluation=number is not None,
         render=render,
         pixels=config.env.pixels,
         timeout=config.env.timeout,
         restart_limit=config.env.restarts,
         check=check,
+        share=share,
     )
 
 

@@ -63,6 +63,7 @@ def test_a_module_that_registers_its_environments_is_imported_by_the_task_s_name
         ("seed", -1, "seed must be at least 0, not -1"),
         ("action_repeat", 0, "action_repeat must be at least 1, not 0"),
         ("threads", -2, "threads must be at least 0, not -2"),
+        ("share", 0, "share must be at least 1, not 0"),
     ],
 )
 def test_options_out_of_range_are_told_by_name(option: str, value: int, message: str):
@@ -91,6 +92,37 @@ def test_backends_are_chosen_by_machine_and_task(monkeypatch: pytest.MonkeyPatch
     assert choose("walker-walk") == "dm_control"
     with pytest.raises(ValueError, match="Linux on x86-64 only"):
         choose("walker-walk", "envpool")
+
+
+@pytest.mark.parametrize(
+    ("options", "processes", "threads"),
+    [
+        ({}, 5, 5),
+        ({"share": 2}, 4, 4),
+        ({"share": 3}, 3, 3),
+        ({"share": 8}, 0, 1),  # this one
+        ({"processes": 2, "threads": 7}, 2, 7),
+        ({"processes": 9, "share": 8}, 5, 1),
+    ],
+)
+def test_images_have_a_process_and_envpool_a_thread_a_core(monkeypatch, options, processes, threads):
+    def stop(*_, hosts=(), threads=0, **__):
+        raise RuntimeError(len(hosts), threads)
+
+    def made(**how):
+        with pytest.raises(RuntimeError) as asked:
+            make("walker-walk", count=5, seed=0, **how)
+        return asked.value.args
+
+    monkeypatch.setattr("gpld.envs._make.cores", lambda: 8)
+    monkeypatch.setattr("gpld.envs._make.choose_renderer", lambda drawing: "egl")
+    monkeypatch.setattr("gpld.envs._make.has_envpool", lambda: True)
+    monkeypatch.setattr("gpld.envs._process.Process", object)
+    monkeypatch.setattr("gpld.envs._make.SerialEnv", stop)
+    monkeypatch.setattr("gpld.envs._envpool.EnvPoolEnv", stop)
+    assert made(pixels=True, **options) == (processes, 0)
+    assert made(**options) == (0, threads)
+    assert made(backend="dm_control", share=options.get("share", 1)) == (0, 0)
 
 
 def test_seeds_of_streams_roles_restarts_and_episodes_differ():
