@@ -11,7 +11,7 @@ from gpld import config as options
 from gpld import machine, population
 from gpld.config import Config
 from gpld.population import Member
-from gpld.training import _devices
+from gpld.training import _devices, warm_start
 from gpld.training._claim import claimed
 from gpld.training._interrupt import interruptible
 from gpld.training._plan import Group, finished_at, newest, plan
@@ -86,10 +86,12 @@ def train_all(members: Sequence[Member], *, task: Task | None = None, devices: i
 
 
 def _planned(members: list[Member], shared: Config, task: Task | None, devices: int) -> list[Group]:
-    """Groups, told before anything is allocated."""
+    """Groups, checked and told before anything is allocated."""
     with make(shared, 1, task=task, check=True) as env:
         spaces = env.spaces
     groups, messages = plan(members, shared, spaces, _devices.available(devices) if len(members) > 1 else 1)
+    if any(group.anew for group in groups):  # the others need their source no more
+        warm_start.check(shared, spaces)
     for message in messages:
         _tell(message)
     return groups

@@ -1,6 +1,7 @@
 """Runs that begin with named parts of a trained agent: the rest of them is fresh, and all is trained."""
 
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -9,16 +10,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import PyTree
 
+from gpld import agent
 from gpld.agent import AgentState, Model
 from gpld.config import Config, ConfigError
 from gpld.training import saved
 from gpld.training.checkpoints import CheckpointError
+from gpld.types import Spaces
 
 PARTS = "encoder,decoder"
 """What is taken unless something else is named: the paper's diagnostic."""
 
 SHOWN = 8
 """Differences named in a message."""
+
+
+def check(config: Config, spaces: Spaces) -> None:
+    """Refuse what `begin` would refuse, before anything is allocated."""
+    if config.init_from:
+        fresh = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0))
+        model = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), fresh.model)
+        _chosen(model, _source(config), _patterns(config), config.init_from)
 
 
 def begin(config: Config, state: AgentState) -> AgentState:
@@ -28,14 +39,19 @@ def begin(config: Config, state: AgentState) -> AgentState:
     """
     if not config.init_from:
         return state
-    folder, step = source_of(config.init_from)
+    model = transferred(state.model, _source(config), _patterns(config), source=config.init_from)
+    return state._replace(model=model, slow_value=jax.tree.map(jnp.copy, model.value))
+
+
+def _source(config: Config) -> Model:
     try:
-        trained = saved.load(folder, step)
+        return saved.load(*source_of(config.init_from)).model
     except (CheckpointError, ConfigError) as error:
         raise ConfigError(f"init_from: {str(error).removeprefix('run: ')}") from error
-    patterns = [pattern.strip() for pattern in (config.init or PARTS).split(",")]
-    model = transferred(state.model, trained.model, patterns, source=config.init_from)
-    return state._replace(model=model, slow_value=jax.tree.map(jnp.copy, model.value))
+
+
+def _patterns(config: Config) -> list[str]:
+    return [pattern.strip() for pattern in (config.init or PARTS).split(",")]
 
 
 def source_of(init_from: str) -> tuple[str, int | None]:
@@ -52,6 +68,14 @@ def transferred(model: Model, trained: Model, patterns: list[str], *, source: st
     A pattern names parameters by the start of their paths: `encoder` all of the encoder, `dynamics.p*` the
     dynamics' posterior and prior, `*` everything. Both models must have the same of them, in the same shapes.
     """
+    ours, theirs = _named(model), _named(trained)
+    chosen = _chosen(model, trained, patterns, source)
+    taken = {name: _placed(theirs[name], like=ours[name]) for name in chosen}
+    return jax.tree.unflatten(jax.tree.structure(model), [taken.get(name, ours[name]) for name in ours])
+
+
+def _chosen(model: Model, trained: Model, patterns: list[str], source: str) -> list[str]:
+    """Paths of the parameters that are taken, or a `ConfigError` that says which cannot be."""
     ours, theirs = _named(model), _named(trained)
     for pattern in patterns:
         if not any(_names(pattern, name) for name in ours):
@@ -73,8 +97,7 @@ def transferred(model: Model, trained: Model, patterns: list[str], *, source: st
             f"init_from: {source} has other parameters than this run in {len(wrong)} of {len(chosen)} places"
         )
         raise ConfigError("\n".join([first, *wrong[:SHOWN], *more]))
-    taken = {name: _placed(theirs[name], like=ours[name]) for name in chosen}
-    return jax.tree.unflatten(jax.tree.structure(model), [taken.get(name, ours[name]) for name in ours])
+    return chosen
 
 
 def _placed(leaf: jax.Array, *, like: jax.Array) -> jax.Array:

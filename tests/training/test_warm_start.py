@@ -8,7 +8,7 @@ import pytest
 from gpld import agent
 from gpld import config as options
 from gpld.config import ConfigError, override, validate
-from gpld.training import _claim, saved, warm_start
+from gpld.training import _claim, saved, train, warm_start
 from tests.training.helpers import opened, tiny
 
 
@@ -103,6 +103,33 @@ def test_a_run_that_nothing_can_be_taken_of_is_named_by_its_option(small_run, tm
         shutil.copy(small_run / name, source)
     with pytest.raises(ConfigError, match=f"^init_from: .*{source}.* {message}"):
         warm_start.begin(tiny(init_from=str(source)), shapes(tiny(), saved.read_spaces(small_run)))
+
+
+@pytest.mark.parametrize(
+    ("source", "init", "message"),
+    [
+        ("nowhere", "", "^init_from: 'nowhere' is not the folder"),
+        (None, "encodr", "^init: 'encodr' is no part"),
+    ],
+)
+def test_a_wrong_source_is_refused_before_anything_is_told_or_kept(
+    small_run, tmp_path, capsys, source, init, message
+):
+    config = override(saved.load(small_run).config, {"init_from": source or str(small_run), "init": init})
+    with pytest.raises(ConfigError, match=message):
+        train(config, tmp_path / "run")
+    assert capsys.readouterr().out == ""
+    assert not (tmp_path / "run" / saved.CONFIG).exists()
+
+
+def test_a_run_that_has_begun_needs_its_source_no_more(small_run, tmp_path, capsys):
+    source = shutil.copytree(small_run, tmp_path / "source")
+    changes = {"init_from": str(source), "env_steps": 200, "eval": {"every": 0}}
+    config = override(saved.load(small_run).config, changes)
+    train(config, tmp_path / "run")
+    shutil.rmtree(source)
+    assert train(override(config, {"env_steps": 300}), tmp_path / "run").finished
+    assert "resumed at 200 env steps" in capsys.readouterr().out
 
 
 def test_a_fresh_run_of_before_goes_on_whatever_it_says_about_parts(small_run, tmp_path):
