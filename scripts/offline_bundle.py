@@ -6,13 +6,21 @@ pins, for Linux x86-64 and the node's Python, cut down to what the tasks of the 
 dm_control's suite from states (no dog, no rendering), Gymnasium, and the command line's parser.
 
     python scripts/offline_bundle.py --python 3.12
+
+With --pixels, `offline-pixels/` has what draws in software instead of EnvPool: PyOpenGL, and in `lib/` this
+machine's OSMesa with the libraries that it needs. They are large, so the folder is also packed into an
+archive to travel in; what to type beside it is printed.
+
+    python scripts/offline_bundle.py --python 3.12 --pixels
 """
 
 import argparse
 import fnmatch
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
@@ -22,7 +30,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parent.parent
 
 # Distribution -> patterns of the files kept ("!" drops again). Metadata and licences are always kept.
-KEEP: dict[str, tuple[str, ...]] = {
+Patterns = dict[str, tuple[str, ...]]
+STATES: Patterns = {
     "envpool": (
         "envpool/__init__.py",
         "envpool/registration.py",
@@ -37,6 +46,10 @@ KEEP: dict[str, tuple[str, ...]] = {
         "envpool_assets/mujoco/assets_dmc/*.xml",
         "!*/dog_assets/*",
     ),
+    "optree": ("*",),
+}
+PIXELS: Patterns = {"pyopengl": ("OpenGL/*", "!OpenGL/DLLS/*")}
+BOTH: Patterns = {
     "dm-control": (
         "dm_control/__init__.py",
         "dm_control/_render/*",
@@ -65,7 +78,6 @@ KEEP: dict[str, tuple[str, ...]] = {
             "dm-env",
             "docstring-parser",
             "farama-notifications",
-            "optree",
             "tensorboardx",
             "typeguard",
             "typing-extensions",
@@ -74,8 +86,13 @@ KEEP: dict[str, tuple[str, ...]] = {
         ("*",),
     ),
 }
-TESTS = dict.fromkeys(("beartype", "hypothesis", "pytest-timeout", "sortedcontainers"), ("*",))
+TESTS: Patterns = dict.fromkeys(("beartype", "hypothesis", "pytest-timeout", "sortedcontainers"), ("*",))
 DROP = ("*_test.py", "*/tests/*", "*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi")
+
+OSMESA = Path("/usr/lib/x86_64-linux-gnu/libOSMesa.so.8")
+# Part of every Linux that runs JAX. Others' programs would get ours, which may be older than what they need.
+THERE = ("ld-linux", "libc", "libdl", "libgcc_s", "liblzma", "libm", "libpthread", "librt", "libstdc++")
+THERE += ("libtinfo", "libz", "libzstd")
 
 # EnvPool's own entry point registers every suite; only this one is in the bundle.
 ENTRY = '"""Registers the DeepMind Control tasks, the only ones in this bundle."""\n\n'
@@ -131,32 +148,77 @@ def unpack(wheel: Path, patterns: tuple[str, ...], output: Path) -> int:
     return sum(member.file_size for member in members)
 
 
+def needed(ldd: str) -> dict[str, Path]:
+    """Name and file of the libraries that ldd names, but for those that are everywhere."""
+    found = dict(re.findall(r"^\s*(\S+) => (/\S+)", ldd, re.M))
+    return {name: Path(path) for name, path in found.items() if name.split(".so")[0] not in THERE}
+
+
+def add_libraries(library: Path, folder: Path) -> int:
+    """Copy a library of this machine and all that it needs; returns their bytes."""
+    ldd = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
+    folder.mkdir()
+    copies = [
+        shutil.copy(path, folder / name) for name, path in {library.name: library, **needed(ldd)}.items()
+    ]
+    return sum(copy.stat().st_size for copy in copies)
+
+
+def pack(folder: Path) -> Path:
+    """Pack a folder into an archive beside it."""
+    archive = folder.with_name(f"{folder.name}.tar.xz")
+    with tarfile.open(archive, "w:xz", preset=9) as tar:
+        tar.add(folder, folder.name)
+    return archive
+
+
+def show(size: int, what: str) -> None:
+    """Print what something weighs."""
+    print(f"{size / 2**20:8.2f} MiB  {what}", flush=True)
+
+
+def build(keep: Patterns, versions: dict[str, str], python: str, output: Path) -> None:
+    """Fill the folder with these distributions, in place of what is in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        wheels = download(sorted(keep), versions, python, Path(folder))
+        shutil.rmtree(output, ignore_errors=True)
+        for wheel in wheels:
+            name = wheel.name.split("-")[0].lower().replace("_", "-").replace(".", "-")
+            show(unpack(wheel, keep[name], output), f"{name} {versions[name]}")
+    if "envpool" in keep:
+        (output / "envpool" / "entry.py").write_text(ENTRY)
+
+
 def main() -> None:
     """Build the folder and print what it weighs."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--python", default="3.12", help="Python version of the offline machine")
-    parser.add_argument("--output", type=Path, default=ROOT / "offline", help="folder to build")
+    parser.add_argument("--pixels", action="store_true", help="draw images, without EnvPool; packed")
+    parser.add_argument("--output", type=Path, help="folder to build; default: offline or offline-pixels")
     parser.add_argument("--tests", action="store_true", help="add what the tests need (9 MiB)")
     arguments = parser.parse_args()
-    keep = KEEP | TESTS if arguments.tests else KEEP
-    output: Path = arguments.output
-    if output.exists() and any(output.iterdir()) and not (output / "envpool").is_dir():
+    keep = BOTH | (PIXELS if arguments.pixels else STATES) | (TESTS if arguments.tests else {})
+    output: Path = arguments.output or ROOT / ("offline-pixels" if arguments.pixels else "offline")
+    if output.exists() and any(output.iterdir()) and not (output / "mujoco").is_dir():
         parser.error(f"--output {output} exists and is no offline bundle; name another folder")
     versions = pins(ROOT / "requirements.lock", arguments.python)
     if missing := sorted(set(keep) - set(versions)):
         parser.error(f"requirements.lock does not pin {', '.join(missing)}")
-    with tempfile.TemporaryDirectory() as folder:
-        wheels = download(sorted(keep), versions, arguments.python, Path(folder))
-        shutil.rmtree(output, ignore_errors=True)
-        for wheel in wheels:
-            name = wheel.name.split("-")[0].lower().replace("_", "-").replace(".", "-")
-            size = unpack(wheel, keep[name], output)
-            print(f"{size / 2**20:8.2f} MiB  {name} {versions[name]}")
-    (output / "envpool" / "entry.py").write_text(ENTRY)
+    if arguments.pixels and not OSMESA.exists():
+        parser.error(f"--pixels: there is no {OSMESA}; Debian: `apt install libosmesa6`")
+    build(keep, versions, arguments.python, output)
+    if arguments.pixels:
+        show(add_libraries(OSMESA, output / "lib"), f"{OSMESA.name} and what it needs")
     total = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
-    print(f"{total / 2**20:8.2f} MiB  {output} for Python {arguments.python}")
+    show(total, f"{output} for Python {arguments.python}")
+    if arguments.pixels:
+        archive = pack(output)
+        show(archive.stat().st_size, f"{archive}; beside it, there:\n")
+        print(f"    python -m tarfile -e {archive.name}")
+        print(f"    export PYTHONPATH={output.name}:. MUJOCO_GL=osmesa LP_NUM_THREADS=1")
+        print(f"    export LD_LIBRARY_PATH=$PWD/{output.name}/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}")
 
 
 if __name__ == "__main__":

@@ -44,7 +44,8 @@ NETWORK = "needs a network"
 LEFT_OUT = {
     r"make .+": "would set up .venv; `test_targets_of_make_exist` looks for the target",
     r"\S*pip install .+": NETWORK,
-    r"python scripts/offline_bundle.py": NETWORK,
+    r"python scripts/offline_bundle.py( --pixels)?": NETWORK,
+    r"python -m tarfile .+|export .+": "are for what that packs; tests/envs/test_offline_bundle.py unpacks",
     r"pre-commit install": "is not installed with us, and changes the checkout",
     r"\S*zensical .+": "serves until it is stopped, or empties a cache; test_site.py builds the site",
     r"srun .+": CLUSTER,
