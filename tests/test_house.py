@@ -21,6 +21,7 @@ ROOMS = (
     "tasks",
     "types",
     "machine",
+    "pictures",
     "config",
     "penalty",
     "kernels",

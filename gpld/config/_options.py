@@ -246,6 +246,8 @@ class LogConfig:
     """Updates between two lines of training metrics."""
     tensorboard: bool = True
     """Write TensorBoard events."""
+    films: int = 10
+    """Agents that see: evaluations from one film of them in TensorBoard to the next; 0 for none."""
     wandb: bool = False
     """Log to Weights & Biases (needs the wandb extra)."""
 

@@ -120,6 +120,7 @@ RUN_RANGES = {
     "checkpoint.keep": _SIZE,
     "checkpoint.milestones": _COUNT,
     "log.every": _SIZE,
+    "log.films": _COUNT,
 }
 
 

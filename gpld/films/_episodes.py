@@ -15,12 +15,10 @@ import numpy as np
 
 from gpld import config as options
 from gpld import machine
-from gpld.films._files import NoCodec, Picture, save_gif, save_mp4, save_strip, spaced
+from gpld.pictures import FRAMES, NoCodec, Picture, save_gif, save_mp4, save_strip, spaced
 from gpld.tasks import GYM_PREFIX
 from gpld.training import saved
 
-FRAMES = 100
-"""Most pictures of a GIF, and of other films unless more are asked for."""
 HEIGHT = 240
 """Pixels; larger pictures are shrunk."""
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpld.analysis import figures, open_loop
-from gpld.films._files import NoCodec, save_gif, save_mp4, save_strip
+from gpld.pictures import NoCodec, save_gif, save_mp4, save_strip
 from gpld.training.saved import Trained
 
 NAME = "open-loop"

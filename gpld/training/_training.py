@@ -33,7 +33,7 @@ from gpld.training._program import Keys
 from gpld.training._recent import Recent
 from gpld.training.checkpoints import Checkpoints, restore_all, save_all
 from gpld.training.curve import title_of
-from gpld.training.evaluation import Task, evaluate_all, make
+from gpld.training.evaluation import Recording, Task, evaluate_all, make
 from gpld.training.logs import METRICS, Logs
 from gpld.training.progress import Progress
 from gpld.training.saved import CHECKPOINTS, CONFIG, write_spaces
@@ -212,6 +212,7 @@ class Training:
         self.progress.update(env_steps=self.env_steps, updates=self.updates, values=values)
 
     def _evaluate(self) -> None:
+        recording = Recording(self.env.spaces.images if self._filming else (), len(self.members))
         returns = evaluate_all(
             [member.config for member in self.members],
             self.live.agent.model,
@@ -220,6 +221,7 @@ class Training:
             keys=_program.fold_in(self.keys.evaluate, np.int32(self.agent_steps)),
             task=self._task,
             mesh=self._mesh,
+            watch=recording,
         )
         self._show(
             [
@@ -231,6 +233,14 @@ class Training:
                 for own in returns
             ]
         )
+        for logs, seen in zip(self.logs, recording.images, strict=_devices.writes()):
+            logs.films(self.env_steps, {f"films/{name}": pictures for name, pictures in seen.items()})
+
+    @property
+    def _filming(self) -> bool:
+        """Whether an evaluation now is to be looked at: the first, the last, and some between them."""
+        log, number = self.config.log, self.agent_steps // self.config.eval.every
+        return log.tensorboard and log.films > 0 and ((number - 1) % log.films == 0 or self.finished)
 
     def _keep(self) -> None:
         """Keep all models for good."""

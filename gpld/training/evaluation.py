@@ -13,6 +13,7 @@ from gpld import agent, envs
 from gpld.agent import Carry, Model
 from gpld.config import AgentConfig, Config
 from gpld.envs import Fleet, Step, VectorEnv
+from gpld.pictures import Picture, coloured
 from gpld.training._devices import each_run, place
 from gpld.training._program import RunKeys, fold_in
 
@@ -47,11 +48,31 @@ def evaluate_all(
     keys: RunKeys,
     task: Task | None = None,
     mesh: Mesh | None = None,
+    watch: Callable[[Step], None] = lambda step: None,
 ) -> list[list[float]]:
-    """`evaluate` for R runs at once; `model` and `keys` have a leading run axis."""
+    """`evaluate` for R runs at once; `model` and `keys` have a leading run axis.
+
+    `watch(step)` is called after each step of all, whose arrays are `[R, episodes, ...]`.
+    """
     runs = [make(config, episodes, number, task=task, share=len(configs)) for config in configs]
     with Fleet(runs) as fleet:
-        return _play(configs[0].agent, model, fleet, keys, mesh=mesh)
+        return _play(configs[0].agent, model, fleet, keys, watch, mesh)
+
+
+class Recording:
+    """Some images that each of R runs observes in the first of its episodes: `watch` of `evaluate_all`."""
+
+    def __init__(self, names: Sequence[str], runs: int):
+        self.images: list[dict[str, list[Picture]]] = [{name: [] for name in names} for _ in range(runs)]
+        """Of each run, by their names."""
+        self._ended = np.zeros(runs, bool)
+
+    def __call__(self, step: Step) -> None:
+        """Remember the images of a step, up to the last of the episode."""
+        for run in np.flatnonzero(~self._ended).tolist():
+            for name, seen in self.images[run].items():
+                seen.append(coloured(step.obs[name][run, 0]).copy())
+        self._ended |= step.is_last[:, 0]
 
 
 def make(

@@ -8,18 +8,20 @@ JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" 
 gives them back as numbers.
 """
 
+import io
 import json
 import math
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, runtime_checkable
 
 from gpld.config import ConfigError, LogConfig
+from gpld.pictures import FRAMES, Picture, gif, spaced
 
 if TYPE_CHECKING:
     import pandas
@@ -54,12 +56,14 @@ class Logs:
         _cut(self.path, last)
         _cut(folder / TIMING, math.inf)
         self._sinks: list[_Sink] = []
+        self._board: _TensorBoard | None = None
         self._closing = ExitStack()
         with self._closing as undo:  # if a sink cannot be opened
             self._add(_Metrics(self.path))
             self._add(_Timing(folder / TIMING))
             if config.tensorboard:
-                self._add(_TensorBoard(folder, hyperparameters, last + 1))
+                self._board = _TensorBoard(folder, hyperparameters, last + 1)
+                self._add(self._board)
             if config.wandb:
                 self._add(_WandB(folder, hyperparameters))
             self._closing = undo.pop_all()
@@ -73,6 +77,12 @@ class Logs:
         numbers = {name: float(value) for name, value in values.items()}
         for sink in self._sinks:
             sink.write(env_steps, updates, numbers)
+
+    def films(self, env_steps: int, films: Mapping[str, Sequence[Picture]]) -> None:
+        """Let TensorBoard, if it is written, play films by their names; of long ones some pictures."""
+        if self._board is not None:
+            for name, pictures in films.items():
+                self._board.show(env_steps, name, gif([pictures[i] for i in spaced(len(pictures), FRAMES)]))
 
     def flush(self) -> None:
         """Bring all lines to the disk, so that a checkpoint never outlives lines that came before it."""
@@ -173,6 +183,16 @@ class _Events:
         if time.monotonic() - self._flushed > self.FLUSH_SECONDS:
             self.flush()
 
+    def show(self, step: int, name: str, picture: bytes) -> None:
+        """A PNG, or a GIF, which moves."""
+        from PIL import Image
+
+        summary = self.board.proto.summary_pb2.Summary
+        with Image.open(io.BytesIO(picture)) as opened:
+            size = {"width": opened.width, "height": opened.height}
+        image = summary.Image(**size, colorspace=3, encoded_image_string=picture)
+        self.add(step, summary=summary(value=[summary.Value(tag=name, image=image)]))
+
     def flush(self) -> None:
         with _naming(self._folder):
             self._events.flush()
@@ -208,18 +228,12 @@ def show_pictures(folder: Path, env_steps: int, pictures: Mapping[str, Path]) ->
 
     Those that it showed at the same env steps are replaced.
     """
-    from PIL import Image
-
     suffix = f".pictures-{env_steps}"
     for earlier in folder.glob(f"events.out.tfevents.*{suffix}"):
         earlier.unlink()
     with closing(_Events(folder, suffix)) as events:
-        summary = events.board.proto.summary_pb2.Summary
         for name, path in pictures.items():
-            with Image.open(path) as picture:
-                size = {"width": picture.width, "height": picture.height}
-            image = summary.Image(**size, colorspace=3, encoded_image_string=path.read_bytes())
-            events.add(env_steps, summary=summary(value=[summary.Value(tag=name, image=image)]))
+            events.show(env_steps, name, path.read_bytes())
 
 
 class _WandB:

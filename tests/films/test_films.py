@@ -7,7 +7,8 @@ from PIL import Image
 from gpld import cli, films
 from gpld.analysis import open_loop
 from gpld.config import Config, override
-from gpld.films import _episodes, _files, _finished
+from gpld.films import _episodes, _finished
+from gpld.pictures import rate as picture_rate
 from gpld.training import CheckpointError, saved, score
 from gpld.types import Spaces
 from tests.training.test_logs import events
@@ -86,7 +87,7 @@ def test_the_same_pictures_are_the_same_files(tmp_path):
 
 @pytest.mark.parametrize(("count", "rate"), [(1, 12.5), (100, 12.5), (200, 25), (1000, 50)])
 def test_long_films_play_faster(count, rate):
-    assert _files.rate(count) == rate
+    assert picture_rate(count) == rate
 
 
 @pytest.mark.parametrize(("codecs", "told"), [(None, "needs PyAV"), (set(), "needs libx264")])

@@ -1,19 +1,23 @@
 """Runs that see: images from the environment through replay and checkpoints to the agent, and back."""
 
+import io
+
 import gymnasium
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict
+from PIL import Image
 
 import gpld
 from gpld.config import override
 from gpld.replay import Record
-from gpld.training import _program, saved, train
+from gpld.training import _program, evaluate, evaluation, saved, train
 from gpld.training._program import Keys
 from gpld.types import Spaces
 from tests.training.helpers import contents, differing, lines, tiny
+from tests.training.test_logs import events
 
 
 class Square(gymnasium.Env):
@@ -70,6 +74,54 @@ def test_a_run_goes_on_to_the_bit(straight, tmp_path):
     train(square(env_steps=400), tmp_path, task=Square)
     assert train(square(), tmp_path, task=Square).finished
     assert differing(contents(square(), straight, Square), contents(square(), tmp_path, Square)) == []
+
+
+FILMED = {"eval": {"every": 50, "episodes": 2}, "log": {"tensorboard": True, "films": 2}}
+"""Evaluated after 50, 100, ... 300 agent steps. Of episodes with 30 frames, 16 steps are seen."""
+
+
+@pytest.fixture(scope="module")
+def filmed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "filmed"
+    assert train(square(**FILMED), folder, task=Square).finished
+    return folder
+
+
+def test_films_of_evaluations_change_no_bit(straight, filmed):
+    """Not of training, and not of the evaluation."""
+    assert differing(contents(square(), straight, Square), contents(square(**FILMED), filmed, Square)) == []
+    found = [line for line in lines(filmed) if "eval/return" in line]
+    assert len(found) == 6
+    assert [line for line in lines(filmed) if "eval/return" not in line] == lines(straight)
+    again = evaluate(square(), saved.load(filmed).model, key=key_at(300), **AT_THE_END)
+    assert np.mean(again) == found[-1]["eval/return"]
+
+
+AT_THE_END = {"episodes": 2, "number": 300, "task": Square}
+
+
+def key_at(agent_steps):
+    return _program.fold_in(Keys.of_all([square().seed]).evaluate, np.int32(agent_steps))[0]
+
+
+def test_a_run_films_the_first_the_last_and_every_nth_evaluation(filmed):
+    found = [(e.step, v) for e in events(filmed) for v in e.summary.value if v.HasField("image")]
+    assert [(step, value.tag) for step, value in found] == [
+        (step, "films/view") for step in (104, 304, 504, 600)
+    ]
+    played, config = [], square()
+    with evaluation.make(config, 2, 300, task=Square) as env:
+        evaluation.play(config.agent, saved.load(filmed).model, env, key_at(300), played.append)
+    views = [step.obs["view"][0] for step in played]
+    assert len(views) == 16
+    assert played[-1].is_last[0]
+    with Image.open(io.BytesIO(found[-1][1].image.encoded_image_string)) as film:
+        moments = []
+        for i in range(film.n_frames):
+            film.seek(i)
+            repeats = round(film.info["duration"] / 80)  # a picture that stays is stored once
+            moments += [np.asarray(film.convert("RGB"))] * repeats
+    np.testing.assert_array_equal(moments, views)
 
 
 def test_a_warm_start_takes_the_convolutions(straight, tmp_path):

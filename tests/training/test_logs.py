@@ -1,3 +1,4 @@
+import io
 import json
 import math
 import os
@@ -245,9 +246,42 @@ def test_tensorboard_shows_pictures_beside_the_values(tmp_path):
     assert board(tmp_path) == points
 
 
+def test_tensorboard_plays_films_while_a_run_is_under_way(tmp_path):
+    def film(count, shade):
+        return [np.full((16, 24, 3), (shade, i % 250, 0), np.uint8) for i in range(count)]
+
+    def shown():
+        found = []
+        for event in events(tmp_path):
+            if event.HasField("session_log"):  # which purges, as with points
+                found = [each for each in found if each[0] < event.step]
+            found += [(event.step, v.tag, v.image) for v in event.summary.value if v.HasField("image")]
+        return found
+
+    with Logs(tmp_path, BOARD, {}) as logs:
+        logs.films(8, {"films/image": film(3, 10)})
+        logs.films(16, {"films/image": film(3, 20)})
+    with Logs(tmp_path, BOARD, {}, resume_at=8) as logs:
+        logs.films(16, {"films/image": film(250, 30), "films/other": film(2, 40)})
+    found = shown()
+    assert [(step, name) for step, name, _ in found] == [
+        (8, "films/image"),
+        (16, "films/image"),
+        (16, "films/other"),
+    ]
+    for _, _, image in found:
+        assert (image.width, image.height, image.colorspace) == (24, 16, 3)
+    for (_, _, image), expected in zip(found, [(3, 10), (100, 30), (2, 40)], strict=True):
+        with Image.open(io.BytesIO(image.encoded_image_string)) as gif:
+            assert (gif.format, gif.n_frames, gif.convert("RGB").getpixel((0, 0))[0]) == ("GIF", *expected)
+    assert [row for row in board(tmp_path) if row[0] != "updates"] == []
+
+
 def test_without_tensorboard_there_are_no_event_files(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboardX", None)
     write(tmp_path, LINES)
+    with Logs(tmp_path, PLAIN, {}) as logs:
+        logs.films(8, {"films/image": [np.zeros((16, 16, 3), np.uint8)]})
     assert sorted(os.listdir(tmp_path)) == [METRICS, TIMING]
 
 

@@ -1,5 +1,6 @@
 """Pictures in files: MP4 and GIF that play, strips that lie still. Each file is written in one move."""
 
+import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -8,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+FRAMES = 100
+"""Most pictures of a GIF, unless more are asked for."""
 STRIP_FRAMES = 8
 SECONDS = 8
 """How long a film plays if it has many pictures."""
@@ -50,14 +53,22 @@ def save_mp4(path: Path, pictures: Sequence[Picture]) -> None:
         file.mux(stream.encode(None))
 
 
-def save_gif(path: Path, pictures: Sequence[Picture]) -> None:
-    """Save pictures as an animation that repeats."""
+def gif(pictures: Sequence[Picture]) -> bytes:
+    """Pictures as an animation that repeats."""
     from PIL import Image
 
     first, *rest = map(Image.fromarray, pictures)
     milliseconds = round(1000 / rate(len(pictures)))
+    data = io.BytesIO()
+    first.save(data, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
+    return data.getvalue()
+
+
+def save_gif(path: Path, pictures: Sequence[Picture]) -> None:
+    """Save pictures as an animation that repeats."""
+    data = gif(pictures)
     with _in_one_move(path) as unfinished:
-        first.save(unfinished, "GIF", save_all=True, append_images=rest, duration=milliseconds, loop=0)
+        unfinished.write_bytes(data)
 
 
 def save_strip(path: Path, pictures: Sequence[Picture], count: int = STRIP_FRAMES) -> None:
@@ -72,6 +83,13 @@ def save_strip(path: Path, pictures: Sequence[Picture], count: int = STRIP_FRAME
         strip[:, i * (width + gap) :][:, :width] = picture
     with _in_one_move(path) as unfinished:
         Image.fromarray(strip).save(unfinished, "PNG")
+
+
+def coloured(
+    images: UInt8[np.ndarray, "*N height width channels"],
+) -> UInt8[np.ndarray, "*N height width 3"]:
+    """Images of any channels as pictures: the first three of them, or the first as grey."""
+    return images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
 
 
 def spaced(count: int, most: int) -> list[int]:
