@@ -3,7 +3,11 @@
     python benchmarks/learning.py --task cartpole-swingup --seeds 3 --preset 12m gpu --env-steps 100000
 
 The runs are those of `gpld train TASK --seeds ... --method both`, in the same folders. Stopped at any time,
-or by --seconds, they go on with the same command.
+or by --seconds, they go on with the same command. The JSON is written anew all the time.
+
+With the preset `pixels` they learn from images. Its penalty begins late: in a short run, let it earlier.
+
+    python benchmarks/learning.py --task cartpole-swingup --seeds 1 --preset 12m gpu pixels --penalty-start 0
 """
 
 import dataclasses
@@ -11,16 +15,22 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import tyro
 
 from gpld import population
 from gpld.config import Config, override, with_presets
-from gpld.population import TITLES, Member, method_of
+from gpld.population import TITLES, Member, Method, method_of
 from gpld.training import logs, summary, train_all
 from gpld.training.provenance import provenance
+
+WRITE_SECONDS = 20.0
+"""Between two writings of the JSON."""
 
 
 @dataclasses.dataclass
@@ -31,12 +41,18 @@ class Options:
     """A task of the suite."""
     seeds: int = 3
     """Seeds of each method."""
+    methods: tuple[Method, ...] = ("dreamerv3", "gpld")
+    """Methods."""
     preset: tuple[str, ...] = ("12m", "gpu")
     """Presets of the runs."""
     env_steps: int = 100_000
     """Env steps of each run."""
     horizon: int | None = None
     """Imagined steps, if not those of the presets."""
+    penalty_start: int | None = None
+    """Updates before the penalty starts, if not those of the presets."""
+    eval_every: int | None = None
+    """Agent steps between evaluations, if not those of the presets."""
     seconds: float = float("inf")
     """Stop after this time."""
     runs: Path = Path("runs")
@@ -46,46 +62,106 @@ class Options:
 
 
 def curves(members: Sequence[Member]) -> list[dict]:
-    """Method, seed and evaluations of each run; and its squared Jacobian norm by env steps, if penalised."""
+    """Method, seed and evaluations of each run.
+
+    By env steps also the returns of its training episodes, and its squared Jacobian norm, if penalised.
+    """
     found = []
     for member in members:
         metrics = logs.read(member.folder)
         env_steps, returns = summary.evaluations(member.folder)
         run = {"method": TITLES[method_of(member.config)], "seed": member.config.seed}
         run |= {"env_steps": env_steps.tolist(), "returns": returns.tolist()}
-        if "loss/penalty_posterior" in metrics:
-            rows = metrics.dropna(subset=["loss/penalty_posterior"])
-            values = rows["loss/penalty_posterior"].round(6)
-            run["jacobian"] = dict(zip(rows["env_steps"].tolist(), values.tolist(), strict=True))
+        for name, column in (("training", "train/return"), ("jacobian", "loss/penalty_posterior")):
+            if column in metrics:
+                rows = metrics.dropna(subset=[column])
+                values = rows[column].round(6)
+                run[name] = dict(zip(rows["env_steps"].tolist(), values.tolist(), strict=True))
         if "updates/skipped" in metrics:
             run["skipped"] = int(metrics["updates/skipped"].max())
         found.append(run)
     return found
 
 
+def updates_per_second(folder: Path) -> float | None:
+    """Median between lines of metrics, which leaves out evaluations and checkpoints; None for one line."""
+    timing = logs.read(folder, logs.TIMING)
+    updates, seconds = np.diff(timing["updates"]), np.diff(timing["seconds"] if len(timing) else [])
+    learned = (updates > 0) & (seconds > 0)  # time begins anew when a run goes on
+    return float(np.median(updates[learned] / seconds[learned])) if learned.any() else None
+
+
+def write(path: Path, about: dict, members: Sequence[Member]) -> None:
+    """Write what the runs have logged so far, at once or not at all."""
+    metrics = logs.read(members[0].folder)
+    record = {
+        **about,
+        "env_steps": max(metrics["env_steps"], default=0),
+        "updates": max(metrics["updates"], default=0),
+        "updates_per_second": updates_per_second(members[0].folder),
+        "runs": curves(members),
+    }
+    unfinished = path.with_name(path.name + ".partial")
+    unfinished.write_text(json.dumps(record, indent=1) + "\n")
+    unfinished.replace(path)
+
+
+@contextmanager
+def stopped_after(seconds: float) -> Iterator[None]:
+    """Send this process what a batch system sends when time is up."""
+    stop = threading.Timer(min(seconds, threading.TIMEOUT_MAX), os.kill, (os.getpid(), signal.SIGTERM))
+    stop.daemon = True
+    stop.start()
+    try:
+        yield
+    finally:
+        stop.cancel()
+
+
+@contextmanager
+def repeatedly(action: Callable[[], None], seconds: float) -> Iterator[None]:
+    """Do something again and again in the background."""
+    done = threading.Event()
+
+    def repeat() -> None:
+        while not done.wait(seconds):
+            action()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def configured(options: Options) -> Config:
+    """What all runs have in common."""
+    config = with_presets(Config(task=options.task, env_steps=options.env_steps), options.preset)
+    if options.horizon is not None:
+        config = override(config, {"agent": {"behavior": {"horizon": options.horizon}}})
+    if options.penalty_start is not None:
+        config = override(config, {"agent": {"penalty": {"start": options.penalty_start}}})
+    if options.eval_every is not None:
+        config = override(config, {"eval": {"every": options.eval_every}})
+    return config
+
+
 def main(options: Options) -> None:
     """Train all runs, and write their curves."""
-    config = with_presets(Config(task=options.task, env_steps=options.env_steps), options.preset)
-    if options.horizon:
-        config = override(config, {"agent": {"behavior": {"horizon": options.horizon}}})
-    seeds = range(options.seeds)
-    members = population.members(config, seeds, ("dreamerv3", "gpld"), options.runs / options.task)
-    if options.seconds < float("inf"):
-        stop = threading.Timer(options.seconds, os.kill, (os.getpid(), signal.SIGTERM))
-        stop.daemon = True
-        stop.start()
-    results = train_all(members)
-    record = {
-        "task": options.task,
-        "env_steps": results[0].env_steps,
-        "runs": curves(members),
-        "options": str(options),
-        "provenance": provenance(),
-    }
+    config = configured(options)
+    name = f"pixels-{options.task}" if config.env.pixels else options.task
+    about = {"task": options.task, "observations": "64x64 images" if config.env.pixels else "states"}
+    about |= {"options": str(options), "provenance": provenance()}
+    members = population.members(config, range(options.seeds), options.methods, options.runs / name)
     options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"learning-{options.task}.json"
-    path.write_text(json.dumps(record, indent=1) + "\n")
-    if all(len(run["returns"]) for run in record["runs"]):
+    path = options.out / f"learning-{name}.json"
+    save = partial(write, path, about, members)
+    with stopped_after(options.seconds), repeatedly(save, WRITE_SECONDS):
+        train_all(members)
+    save()
+    if all(len(run["returns"]) for run in curves(members)):
         summary.show_all(members)
     print(f"written to {path}")
 

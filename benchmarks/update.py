@@ -3,7 +3,7 @@
     python benchmarks/update.py --preset 12m gpu --runs 1 8 --variants baseline probes exact
 
 Each variant is compiled for itself; a baseline is compiled without the penalty. Prints a table and writes a
-JSON file.
+JSON file, after each measurement. With --pixels, the walker is seen: 64x64 images instead of states.
 """
 
 import dataclasses
@@ -18,9 +18,11 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
-from gpld.analysis.cost import Program
+from gpld.analysis.cost import WALKER, Program
 from gpld.config import Config, PenaltyConfig, with_presets
+from gpld.envs import pixel_spaces
 from gpld.training.provenance import provenance
+from gpld.types import Spaces
 
 VARIANTS: dict[str, dict] = {
     "baseline": {"posterior": 0.0},
@@ -44,6 +46,8 @@ class Options:
     """What is compared: baseline, probes, exact, prior, joint, joint exact."""
     rho: tuple[float, ...] = (0.5,)
     """Fractions of states penalised."""
+    pixels: bool = False
+    """Observe images instead of states."""
     updates: int = 16
     """Updates in one timed call."""
     repeats: int = 5
@@ -52,9 +56,9 @@ class Options:
     """Folder for the JSON."""
 
 
-def measure(config: Config, runs: int, updates: int, repeats: int) -> dict[str, float]:
+def measure(config: Config, spaces: Spaces, runs: int, updates: int, repeats: int) -> dict[str, float]:
     """Milliseconds per update and run, and what compiling took."""
-    program = Program(config, runs=runs, updates=updates)
+    program = Program(config, spaces, runs=runs, updates=updates)
     times = [program.time() for _ in range(repeats)]
     return {
         "ms": statistics.median(times),
@@ -75,21 +79,25 @@ def main(options: Options) -> list[dict]:
     """Measure, print and write."""
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
     config = with_presets(Config(task="walker-walk"), options.preset or fitting)
+    spaces = pixel_spaces(WALKER.actions) if options.pixels else WALKER
+    observations = "64x64 images" if options.pixels else "states"
     rows = []
+    record = {"provenance": provenance(), "options": str(options), "rows": rows}
+    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / ("update-pixels.json" if options.pixels else "update.json")
     for runs in options.runs:
         baseline = None
         for name in options.variants:
             for rho in options.rho if name != "baseline" else (0.0,):
                 changed = with_penalty(config, rho or 0.5, VARIANTS[name])
-                result = measure(changed, runs, options.updates, options.repeats)
+                result = measure(changed, spaces, runs, options.updates, options.repeats)
                 baseline = result["ms"] if name == "baseline" else baseline
                 ratio = result["ms"] / baseline if baseline else float("nan")
-                rows.append({"runs": runs, "variant": name, "rho": rho, "ratio": ratio, **result})
+                what = {"observations": observations, "runs": runs, "variant": name, "rho": rho}
+                rows.append({**what, "ratio": ratio, **result})
                 print(json.dumps(rows[-1]), flush=True)
+                path.write_text(json.dumps(record, indent=2) + "\n")
     Console().print(_table(rows))
-    options.out.mkdir(parents=True, exist_ok=True)
-    record = {"provenance": provenance(), "options": str(options), "rows": rows}
-    (options.out / "update.json").write_text(json.dumps(record, indent=2) + "\n")
     return rows
 
 

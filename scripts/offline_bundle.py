@@ -217,7 +217,7 @@ def main() -> None:
         archive = pack(output)
         show(archive.stat().st_size, f"{archive}; beside it, there:\n")
         print(f"    python -m tarfile -e {archive.name}")
-        print(f"    export PYTHONPATH={output.name}:. MUJOCO_GL=osmesa LP_NUM_THREADS=1")
+        print(f"    export PYTHONPATH={output.name}:. MUJOCO_GL=osmesa LP_NUM_THREADS=0")
         print(f"    export LD_LIBRARY_PATH=$PWD/{output.name}/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}")
 
 
