@@ -15,7 +15,7 @@ from gpld import behavior, kernels, world_model
 from gpld.behavior import DreamNoise, Normalizer, PolicyHead
 from gpld.config import AgentConfig
 from gpld.distributions import twohot_mean
-from gpld.nets import Head, aligned, joint_linear
+from gpld.nets import Head, aligned, joint_linear, settled
 from gpld.optimizer import laprop, tensor_norms
 from gpld.types import Batch, Latent, Spaces
 from gpld.world_model import PenaltyNoise, WorldModel
@@ -207,19 +207,23 @@ def _score_dream(model: Model, slow_value: Head, dream: behavior.Dream, *, fused
     def by_state(tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), tree)
 
-    def mean(logits: Float[Array, "SN bins"]) -> Float[Array, "S N"]:
-        return by_state(twohot_mean(logits, fused=fused))
+    def mean(head: Head, product: Float[Array, "SN bins"]) -> Float[Array, "S N"]:
+        return by_state(twohot_mean(product, bias=head.out.bias, fused=fused))
 
-    value_logits = value(rows, fused=fused)
+    if dream.read is None:
+        policy = model.policy(rows)
+    else:
+        policy = model.policy.at_known(rows, dream.read.reshape(len(rows), -1))
+    value_product = value.product(rows, fused=fused)
     return {
-        "reward": mean(reward(rows, fused=fused)),
+        "reward": mean(reward, reward.product(rows, fused=fused)),
         "cont": by_state(jax.nn.sigmoid(cont(rows, fused=fused)[:, 0].astype(jnp.float32))),
         "action": dream.action,
         # All states but the last act.
-        "policy": jax.tree.map(lambda x: x[:-1], by_state(model.policy(rows, fused=fused))),
-        "value_logits": by_state(value_logits),
-        "value": mean(value_logits),
-        "slow_value": mean(slow(rows, fused=fused)),
+        "policy": jax.tree.map(lambda x: x[:-1], by_state(policy)),
+        "value_logits": by_state(settled(value.out.add_bias(value_product))),
+        "value": mean(value, value_product),
+        "slow_value": mean(slow, slow.product(rows, fused=fused)),
     }
 
 

@@ -55,16 +55,20 @@ def symexp_bins(count: int) -> Float[Array, " bins"]:
     return jnp.concatenate([half, -half[-2::-1]])
 
 
-def twohot_mean(logits: Float[Array, "*N bins"], *, fused: bool = False) -> Float[Array, "*N"]:
+def twohot_mean(
+    logits: Float[Array, "*N bins"], *, bias: Float[Array, " bins"] | None = None, fused: bool = False
+) -> Float[Array, "*N"]:
     """Mean of the distribution; bins of opposite sign are paired, so that uniform logits give exactly 0.
 
-    `fused` takes a GPU kernel, through which no gradient flows.
+    `bias` is added to the logits; `fused` takes a GPU kernel, through which no gradient flows.
     """
     count = _odd(logits)
     positive = symexp_bins(count)[count // 2 + 1 :]
+    bias = jnp.zeros(logits.shape[-1]) if bias is None else bias
     if fused:
-        rows = jax.lax.stop_gradient(logits).reshape(-1, logits.shape[-1])
-        return kernels.twohot_mean(rows, positive).reshape(logits.shape[:-1])
+        rows, bias = jax.lax.stop_gradient((logits.reshape(-1, logits.shape[-1]), bias))
+        return kernels.twohot_mean(rows, bias, positive).reshape(logits.shape[:-1])
+    logits = logits + jnp.broadcast_to(bias.astype(logits.dtype), logits.shape)
     probs = jax.nn.softmax(logits[..., :count].astype(jnp.float32))
     upper, lower = probs[..., count // 2 + 1 :], probs[..., count // 2 - 1 :: -1]
     return jnp.sum((upper - lower) * jnp.broadcast_to(positive, upper.shape), axis=-1)

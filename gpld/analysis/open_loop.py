@@ -64,7 +64,7 @@ def dream(
         state = dreams.advance(state, action, uniform)
         return state, look(ahead, state.h, state.z)
 
-    return jax.lax.scan(step, dreams.begin(h, z), (jnp.arange(1, len(actions) + 1), actions))[1]
+    return jax.lax.scan(step, dreams.begin(h, z, len(actions)), (jnp.arange(1, len(actions) + 1), actions))[1]
 
 
 def reward_of(world: WorldModel, h: Float[Array, "*N D"], z: Float[Array, "*N KC"]) -> Float[Array, "*N"]:

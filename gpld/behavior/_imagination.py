@@ -1,15 +1,12 @@
 from typing import NamedTuple
 
 import jax
-import jax.custom_batching
-import jax.numpy as jnp
-from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int, PRNGKeyArray
+from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpld.behavior._policy import PolicyHead
 from gpld.config import AgentConfig
 from gpld.nets import cast, unrolled
-from gpld.world_model import Dreaming, Dreams, Dynamics
+from gpld.world_model import Dreams, Dynamics, empty_record, write
 
 
 class DreamNoise(NamedTuple):
@@ -36,6 +33,8 @@ class Dream(NamedTuple):
     feature: Float[Array, "S N F"]
     """[h, z]."""
     action: Float[Array, "H N A"]
+    read: Float[Array, "S N units"] | None
+    """The product of the policy's first layer with the features, if the GPU kernels were taken."""
 
 
 def imagine(
@@ -52,38 +51,23 @@ def imagine(
     dynamics, policy, h, z = jax.lax.stop_gradient((dynamics, policy, h, z))
     dreams = Dreams.of(dynamics, policy.first, h.dtype, fused=fused)
     policy = cast(policy, h.dtype)
-    state = dreams.begin(h, z)
-    # States are written where they belong, not stacked by the scan, so that many runs need no transpose.
     steps = noise.actions.shape[0]
-    first = _feature(state)
-    features = _write(jax.lax.empty((steps + 1, *first.shape), first.dtype), first, jnp.int32(0))
+    unroll = unrolled(steps, unroll)
+    state = dreams.begin(h, z, steps)
 
-    def step(carry, x):
-        state, features = carry
-        index, noise = x
+    def step(state, noise):
         action = policy.finish(dreams.read(state)).sample(noise.actions)
-        state = dreams.advance(state, action, noise.classes)
-        return (state, _write(features, _feature(state), index)), action
+        return dreams.advance(state, action, noise.classes), action
 
-    xs = (jnp.arange(1, steps + 1), noise)
-    (_, features), actions = jax.lax.scan(step, (state, features), xs, unroll=unrolled(steps, unroll))
-    return Dream(features, actions)
+    def fused_step(carry, noise):
+        state, reads = carry
+        choice, reads = policy.finish_fused(dreams.product_parts(state), reads)
+        action = choice.sample(noise.actions)
+        return (dreams.advance(state, action, noise.classes), reads), action
 
-
-def _feature(state: Dreaming) -> Float[Array, "N F"]:
-    return jnp.concatenate([state.h, state.z], axis=-1)
-
-
-@jax.custom_batching.custom_vmap
-def _write(rows: Float[Array, "S *shape"], row: Float[Array, "*shape"], index: Int[Array, ""]) -> Array:
-    return jax.lax.dynamic_update_index_in_dim(rows, row, index, 0)
-
-
-@_write.def_vmap
-def _write_runs(
-    size: int, batched: list[bool], rows: Array, row: Array, index: ArrayLike
-) -> tuple[Array, bool]:
-    # JAX's own rule makes a scatter of it, which reads what it overwrites.
-    rows = rows if batched[0] else jnp.broadcast_to(rows, (size, *rows.shape))
-    assert batched[1:] == [True, False]
-    return jax.lax.dynamic_update_index_in_dim(rows, row, index, 1), True
+    if not fused:
+        state, actions = jax.lax.scan(step, state, noise, unroll=unroll)
+        return Dream(state.record.array, actions, None)
+    reads = empty_record(dreams.product(state), steps + 1)
+    (state, reads), actions = jax.lax.scan(fused_step, (state, reads), noise, unroll=unroll)
+    return Dream(state.record.array, actions, write(reads, dreams.product(state)).array)

@@ -1,11 +1,15 @@
+from collections.abc import Sequence
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from gpld import kernels
 from gpld.config import AgentConfig
 from gpld.distributions import Normal, OneHot, Policy
-from gpld.nets import MLP, Linear, joint_linear
+from gpld.kernels import At, Part
+from gpld.nets import MLP, Linear, joint_linear, known_product
 from gpld.types import Spaces
 
 
@@ -49,16 +53,41 @@ class PolicyHead(eqx.Module):
 
     def finish(self, y: Float[Array, "*N units"]) -> Policy:
         """What follows `first`."""
-        return self._distribution(self.mlp.finish(y))
+        return self._distribution(joint_linear(self._outputs, self.mlp.finish(y)))
 
-    def __call__(self, feature: Float[Array, "*N F"], *, fused: bool = False) -> Policy:
+    def finish_fused(self, y: Sequence[Part], record: At) -> tuple[Policy, At]:
+        """What follows `first`, whose product without bias is the sum of `y` and is kept, in GPU kernels."""
+        layers, outputs = self.mlp.layers, self._outputs
+        last = jnp.concatenate([linear.weight for linear in outputs], axis=1)
+        width = last.shape[1]
+        # A matrix unit takes sixteen columns, and tiles are powers of two.
+        last = jnp.pad(last, ((0, 0), (0, max(16, 1 << (width - 1).bit_length()) - width)))
+        weights = [*(layer.linear.weight for layer in layers[1:]), last]
+        x, kept = kernels.dense_kept(y, layers[0].activation, weights[0], record)
+        for layer, weight in zip(layers[1:], weights[1:], strict=True):
+            x = kernels.dense([Part(x)], layer.activation, weight)
+        split = jnp.split(x[:, :width], len(outputs), axis=1)
+        out = [linear.add_bias(y) for linear, y in zip(outputs, split, strict=True)]
+        return self._distribution(out), At(kept, record.step + 1)
+
+    def at_known(self, feature: Float[Array, "N F"], product: Float[Array, "N units"]) -> Policy:
+        """The policy at `feature`, of which the product of `first` is known, in GPU kernels."""
+        first, *others = self.mlp.layers
+        x = kernels.activate(known_product(feature, first.linear.weight, product), *first.activation)
+        for layer in others:
+            x = layer(x, fused=True)
+        return self._distribution(joint_linear(self._outputs, x))
+
+    def __call__(self, feature: Float[Array, "*N F"]) -> Policy:
         """`feature` is [h, z]."""
-        return self._distribution(self.mlp(feature, fused=fused))
+        return self._distribution(joint_linear(self._outputs, self.mlp(feature)))
 
-    def _distribution(self, x: Float[Array, "*N units"]) -> Policy:
-        names = sorted(self.outputs)
-        outputs = joint_linear([self.outputs[name] for name in names], x)
-        out = {name: y.astype(jnp.float32) for name, y in zip(names, outputs, strict=True)}
+    @property
+    def _outputs(self) -> list[Linear]:
+        return [self.outputs[name] for name in sorted(self.outputs)]
+
+    def _distribution(self, outputs: Sequence[Float[Array, "*N A"]]) -> Policy:
+        out = {name: y.astype(jnp.float32) for name, y in zip(sorted(self.outputs), outputs, strict=True)}
         if "logits" in out:
             return OneHot(out["logits"])
         std = self.min_std + (self.max_std - self.min_std) * jax.nn.sigmoid(out["stddev"] + 2)

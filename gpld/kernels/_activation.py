@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from gpld.kernels._tiles import Tile, activated, call, inverse_rms, pull_norm, silu_slope
 
-TILE = Tile(rows=16)
+FORWARD, BACKWARD = Tile(rows=8, warps=2), Tile(rows=16, warps=8)
 
 
 @jax.custom_vjp
@@ -25,7 +25,7 @@ def _forward(x, bias, scale):
         y = x[...].astype(jnp.float32) + bias[...][None]
         out[...] = activated(y, scale[...]).astype(out.dtype)
 
-    cut, tile, line = _tiles(x)
+    cut, tile, line = _tiles(x, FORWARD)
     grid = (x.shape[0] // cut.rows,)
     out = call(kernel, grid, [(x, tile), (bias, line), (scale, line)], (_like(x), tile), cut)
     return out, (x, bias, scale)
@@ -45,7 +45,7 @@ def _backward(residuals, gradient):
         by_bias[...] = jnp.sum(by_y, axis=0, keepdims=True)
         by_scale[...] = jnp.sum(by_normed * unit, axis=0, keepdims=True)
 
-    cut, tile, line = _tiles(x)
+    cut, tile, line = _tiles(x, BACKWARD)
     count = x.shape[0] // cut.rows
     part = (
         jax.ShapeDtypeStruct((count, x.shape[1]), jnp.float32),
@@ -64,9 +64,9 @@ def _backward(residuals, gradient):
 activate.defvjp(_forward, _backward)
 
 
-def _tiles(x: Float[Array, "N width"]) -> tuple[Tile, pl.BlockSpec, pl.BlockSpec]:
+def _tiles(x: Float[Array, "N width"], tile: Tile) -> tuple[Tile, pl.BlockSpec, pl.BlockSpec]:
     width = x.shape[1]
-    cut = TILE.within(*x.shape)
+    cut = tile.within(*x.shape)
     return cut, pl.BlockSpec((cut.rows, width), lambda n: (n, 0)), pl.BlockSpec((width,), lambda n: (0,))
 
 

@@ -5,6 +5,7 @@ cuBLAS multiplies by all blocks of a block-diagonal matrix at once if they come 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,9 +13,10 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from gpld.kernels._step import Activation, follow
-from gpld.kernels._tiles import NORM_EPS, Part, Tile, activated, call, silu
+from gpld.kernels._tiles import NORM_EPS, At, Part, Tile, activated_sum, call, dot, silu, summed
 
-ENTER, HIDDEN, GRU = Tile(rows=16), Tile(rows=4), Tile(rows=16)
+ENTER, HIDDEN, GRU = Tile(rows=4), Tile(rows=1, warps=2), Tile(rows=4, warps=2)
+DENSE = Tile(rows=64, columns=256, warps=8)
 
 
 def enter(entered: Sequence[Part], activations: Sequence[Activation]) -> Float[Array, "N wide"]:
@@ -23,9 +25,8 @@ def enter(entered: Sequence[Part], activations: Sequence[Activation]) -> Float[A
     cut = ENTER.within(count, width)
 
     def kernel(entered, activations, out):
-        for i, (x, (bias, scale)) in enumerate(zip(entered, activations, strict=True)):
-            y = activated(x[...].astype(jnp.float32) + bias[...][None], scale[...])
-            out[:, pl.ds(i * width, width)] = y.astype(out.dtype)
+        for i, (x, activation) in enumerate(zip(entered, activations, strict=True)):
+            out[:, pl.ds(i * width, width)] = activated_sum([x], *activation).astype(out.dtype)
 
     return call(
         kernel,
@@ -81,19 +82,20 @@ def activate_hidden(
 
 
 def gru_blocks(
-    gates: Float[Array, "G N wide"], bias: Float[Array, " gates"], h: Float[Array, "N D"]
-) -> tuple[Float[Array, "N D"], Float[Array, "G N own"]]:
-    """The next h from the gates without their bias: as rows, and by blocks."""
+    gates: Float[Array, "G N wide"], bias: Float[Array, " gates"], h: Float[Array, "N D"], record: At
+) -> tuple[Float[Array, "N D"], Float[Array, "G N own"], Float[Array, "T N F"]]:
+    """The next h from the gates without their bias: as rows, by blocks, and as first columns of a record."""
     blocks, count, wide = gates.shape
     inner = wide // 3
     cut = GRU.within(count, inner)
 
-    def kernel(gates, bias, h, rows, by_block):
+    def kernel(gates, bias, h, rows, by_block, kept):
         at = [pl.ds(i * inner, inner) for i in range(3)]
         y = (gates[:, a].astype(jnp.float32) + bias[a][None] for a in at)
         after = follow(*y, h[...].astype(jnp.float32)).astype(rows.dtype)
         rows[...] = after
         by_block[...] = after
+        kept[...] = after
 
     row = pl.BlockSpec((cut.rows, inner), lambda n, g: (n, g))
     return call(
@@ -104,12 +106,58 @@ def gru_blocks(
             (bias, pl.BlockSpec((wide,), lambda n, g: (g,))),
             (h, row),
         ],
-        [
+        (
             (jax.ShapeDtypeStruct(h.shape, h.dtype), row),
             (
                 jax.ShapeDtypeStruct((blocks, count, inner), h.dtype),
                 pl.BlockSpec((None, cut.rows, inner), lambda n, g: (g, n, 0)),
             ),
-        ],
+            (record, row),
+        ),
         cut,
     )
+
+
+def dense(
+    x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"]
+) -> Float[Array, "N out"]:
+    """`act(sum(x)) @ weight`."""
+
+    def kernel(x, activation, weight, out):
+        out[...] = dot(activated_sum(x, *activation), weight[...]).astype(out.dtype)
+
+    grid, inputs, output, cut = _dense_tiles(x, activation, weight)
+    return call(kernel, grid, inputs, output, cut)
+
+
+def dense_kept(
+    x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"], record: At
+) -> tuple[Float[Array, "N out"], Float[Array, "T N width"]]:
+    """What `dense` gives, and the record with the sum of x."""
+
+    def kernel(x, activation, weight, out, kept):
+        total = summed(x)
+        # Tiles in the same rows all write this, and the same.
+        kept[...] = total.astype(kept.dtype)
+        out[...] = dot(activated_sum([total], *activation), weight[...]).astype(out.dtype)
+
+    grid, inputs, output, cut = _dense_tiles(x, activation, weight)
+    row = pl.BlockSpec((cut.rows, weight.shape[0]), lambda n, j: (n, 0))
+    return call(kernel, grid, inputs, (output, (record, row)), cut)
+
+
+def _dense_tiles(
+    x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"]
+) -> tuple[tuple[int, int], list[Any], Any, Tile]:
+    count, (width, outputs) = x[0].array.shape[0], weight.shape
+    cut = DENSE.within(count, outputs)
+    rows, columns = cut.rows, cut.columns
+    line = pl.BlockSpec((width,), lambda n, j: (0,))
+    inputs = [
+        [(part.array, pl.BlockSpec((rows, width), lambda n, j, i=part.index: (n, i))) for part in x],
+        [(vector, line) for vector in activation],
+        (weight, pl.BlockSpec((width, columns), lambda n, j: (0, j))),
+    ]
+    shape = jax.ShapeDtypeStruct((count, outputs), weight.dtype)
+    output = (shape, pl.BlockSpec((rows, columns), lambda n, j: (n, j)))
+    return (count // rows, outputs // columns), inputs, output, cut

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._tiles import Part, Tile, call, inverse_rms, products, pull_norm, silu_slope
+from gpld.kernels._tiles import At, Part, Tile, call, inverse_rms, products, pull_norm, silu_slope
 
-TILE = Tile()
+DRAW, GRU, DENSE = Tile(depth=128, warps=8), Tile(depth=256), Tile(depth=256, warps=8)
+GATES, HIDDEN = Tile(columns=32), Tile()
 
 
 class Slope(NamedTuple):
@@ -39,94 +40,94 @@ class Slope(NamedTuple):
 
 
 def pull_draw(
-    by_z: tuple[Float[Array, "N KC"], Float[Array, "N KC"]],
-    by_logits: Float[Array, "N KC"],
-    probs: Float[Array, "N KC"],
+    by_z: Sequence[Float[Array, "N KC"] | At],
+    by_logits: Float[Array, "N KC"] | At,
+    probs: Float[Array, "N KC"] | At,
     weight: Float[Array, "hidden KC"],
     stoch: int,
     unimix: float,
 ) -> Float[Array, "N hidden"]:
     """From gradients by classes (a sum) and by logits to that by the activations which `draw` multiplies."""
     count, inner = probs.shape[0], weight.shape[0]
-    columns = min(inner, TILE.columns)
+    columns = min(inner, DRAW.columns)
 
     def kernel(by_z, by_logits, probs, weight, out):
         classes = probs.shape[1] // stoch
 
         def load(at):
             p, *g, by_logit = (x[:, at].astype(jnp.float32) for x in (probs, *by_z, by_logits))
-            shape = (TILE.rows, at.size // classes, classes)
+            shape = (DRAW.rows, at.size // classes, classes)
             p, g = p.reshape(shape), (g[0] + g[1]).reshape(shape)
             g = (1 - unimix) * p * (g - jnp.sum(p * g, axis=-1, keepdims=True))
             return by_logit + g.reshape(by_logit.shape)
 
-        out[...] = products(load, [weight], TILE, transposed=True)[0].astype(out.dtype)
+        out[...] = products(load, [weight], DRAW, transposed=True)[0].astype(out.dtype)
 
-    row = pl.BlockSpec((TILE.rows, probs.shape[1]), lambda n, j: (n, 0))
+    row = pl.BlockSpec((DRAW.rows, probs.shape[1]), lambda n, j: (n, 0))
     return call(
         kernel,
-        (count // TILE.rows, inner // columns),
+        (count // DRAW.rows, inner // columns),
         [
-            tuple((x, row) for x in by_z),
+            [(x, row) for x in by_z],
             (by_logits, row),
             (probs, row),
             (weight, pl.BlockSpec((columns, weight.shape[1]), lambda n, j: (j, 0))),
         ],
         (
             jax.ShapeDtypeStruct((count, inner), weight.dtype),
-            pl.BlockSpec((TILE.rows, columns), lambda n, j: (n, j)),
+            pl.BlockSpec((DRAW.rows, columns), lambda n, j: (n, j)),
         ),
-        TILE,
+        DRAW,
     )
 
 
 def pull_gru(
     by_active: Float[Array, "N hidden"],
     slope: Slope,
-    by_first: Float[Array, "N hidden"],
-    by_h: Sequence[Float[Array, "N D"]],
+    by_first: Float[Array, "N hidden"] | At,
+    by_h: Sequence[Float[Array, "N D"] | At],
     weight: Float[Array, "D hidden"],
-    gates: Sequence[Float[Array, "N D"]],
-    last: Float[Array, "N D"],
+    gates: Sequence[Float[Array, "N D"] | At],
+    last: Float[Array, "N D"] | At,
     blocks: int,
 ) -> tuple[Float[Array, "N gates"], Float[Array, "N D"]]:
     """From gradients by the posterior's first layer and by h (a sum) to those by gates and last h."""
     count, width = last.shape
-    inner, columns = width // blocks, min(width // blocks, TILE.columns)
+    inner, columns = width // blocks, min(width // blocks, GRU.columns)
     steps = inner // columns
 
     def kernel(by_active, slope, by_first, by_h, weight, gates, last, by_gates, by_last):
         pulled = _pulled(slope, by_active)
         (total,) = products(
-            lambda at: pulled(at) + by_first[:, at].astype(jnp.float32), [weight], TILE, transposed=True
+            lambda at: pulled(at) + by_first[:, at].astype(jnp.float32), [weight], GRU, transposed=True
         )
         total += sum(x[...].astype(jnp.float32) for x in by_h)
         for i, gate in enumerate(gates):
             by_gates[:, i] = (total * gate[...].astype(jnp.float32)).astype(by_gates.dtype)
         by_last[...] = (total * last[...].astype(jnp.float32)).astype(by_last.dtype)
 
-    tile = pl.BlockSpec((TILE.rows, columns), lambda n, g, j: (n, g * steps + j))
-    row = pl.BlockSpec((TILE.rows, weight.shape[1]), lambda n, g, j: (n, 0))
+    tile = pl.BlockSpec((GRU.rows, columns), lambda n, g, j: (n, g * steps + j))
+    row = pl.BlockSpec((GRU.rows, weight.shape[1]), lambda n, g, j: (n, 0))
     by_gates, by_last = call(
         kernel,
-        (count // TILE.rows, blocks, steps),
+        (count // GRU.rows, blocks, steps),
         [
             (by_active, row),
-            _slope_tiles(slope, row, lambda n, g, j: (n, 0)),
+            _slope_tiles(slope, row, pl.BlockSpec((GRU.rows, 1), lambda n, g, j: (n, 0))),
             (by_first, row),
             [(x, tile) for x in by_h],
             (weight, pl.BlockSpec((columns, weight.shape[1]), lambda n, g, j: (g * steps + j, 0))),
             [(x, tile) for x in gates],
             (last, tile),
         ],
-        [
+        (
             (
                 jax.ShapeDtypeStruct((count, blocks, 3, inner), weight.dtype),
-                pl.BlockSpec((TILE.rows, None, 3, columns), lambda n, g, j: (n, g, 0, j)),
+                pl.BlockSpec((GRU.rows, None, 3, columns), lambda n, g, j: (n, g, 0, j)),
             ),
             (jax.ShapeDtypeStruct(last.shape, weight.dtype), tile),
-        ],
-        TILE,
+        ),
+        GRU,
     )
     return by_gates.reshape(count, 3 * width), by_last
 
@@ -139,33 +140,33 @@ def pull_gates(
     Returns the gradient by the normed hidden layer, and the parts of its product with the normed layer.
     """
     blocks, inner, _ = weight.shape
-    count, columns = by_gates.shape[0], min(inner, TILE.columns)
+    count, columns = by_gates.shape[0], min(inner, GATES.columns)
     steps = inner // columns
 
     def kernel(by_gates, slope, unit, weight, out, along):
-        (total,) = products(lambda at: by_gates[:, at], [weight], TILE, transposed=True)
+        (total,) = products(lambda at: by_gates[:, at], [weight], GATES, transposed=True)
         total *= slope[...].astype(jnp.float32)
         out[...] = total.astype(out.dtype)
         along[...] = jnp.sum(total * unit[...].astype(jnp.float32), axis=-1, keepdims=True)
 
-    tile = pl.BlockSpec((TILE.rows, columns), lambda n, g, j: (n, g * steps + j))
+    tile = pl.BlockSpec((GATES.rows, columns), lambda n, g, j: (n, g * steps + j))
     return call(
         kernel,
-        (count // TILE.rows, blocks, steps),
+        (count // GATES.rows, blocks, steps),
         [
-            (by_gates, pl.BlockSpec((TILE.rows, 3 * inner), lambda n, g, j: (n, g))),
+            (by_gates, pl.BlockSpec((GATES.rows, 3 * inner), lambda n, g, j: (n, g))),
             (slope.slope, tile),
             (slope.unit, tile),
             (weight, pl.BlockSpec((None, columns, 3 * inner), lambda n, g, j: (g, j, 0))),
         ],
-        [
+        (
             (jax.ShapeDtypeStruct(slope.slope.shape, weight.dtype), tile),
             (
                 jax.ShapeDtypeStruct((count, blocks * steps), jnp.float32),
-                pl.BlockSpec((TILE.rows, 1), lambda n, g, j: (n, g * steps + j)),
+                pl.BlockSpec((GATES.rows, 1), lambda n, g, j: (n, g * steps + j)),
             ),
-        ],
-        TILE,
+        ),
+        GATES,
     )
 
 
@@ -179,7 +180,7 @@ def pull_hidden(
     """The gradient by the hidden layer, and what it and `by_last` add to the gradient by the last h."""
     count, width = by_last.shape
     blocks, inner, _ = own.shape
-    columns = min(inner, TILE.columns)
+    columns = min(inner, HIDDEN.columns)
     steps = inner // columns
 
     def kernel(block, tile, along, inverse, by_last, own, by_hidden, by_h):
@@ -190,26 +191,26 @@ def pull_hidden(
             return inverse[...] * (by_unit - unit * mean)
 
         by_hidden[...] = pulled(tile, slice(None)).astype(by_hidden.dtype)
-        (total,) = products(lambda at: pulled(block, at), [own], TILE, transposed=True)
+        (total,) = products(lambda at: pulled(block, at), [own], HIDDEN, transposed=True)
         by_h[...] = (total + by_last[...].astype(jnp.float32)).astype(by_h.dtype)
 
-    tile = pl.BlockSpec((TILE.rows, columns), lambda n, g, j: (n, g * steps + j))
-    block = pl.BlockSpec((TILE.rows, inner), lambda n, g, j: (n, g))
-    one = pl.BlockSpec((TILE.rows, 1), lambda n, g, j: (n, 0))
+    tile = pl.BlockSpec((HIDDEN.rows, columns), lambda n, g, j: (n, g * steps + j))
+    block = pl.BlockSpec((HIDDEN.rows, inner), lambda n, g, j: (n, g))
+    one = pl.BlockSpec((HIDDEN.rows, 1), lambda n, g, j: (n, 0))
     shape = jax.ShapeDtypeStruct(by_last.shape, own.dtype)
     return call(
         kernel,
-        (count // TILE.rows, blocks, steps),
+        (count // HIDDEN.rows, blocks, steps),
         [
             ((by_unit, block), (slope.unit, block)),
             ((by_unit, tile), (slope.unit, tile)),
-            (along, pl.BlockSpec((TILE.rows, along.shape[1]), lambda n, g, j: (n, 0))),
+            (along, pl.BlockSpec((HIDDEN.rows, along.shape[1]), lambda n, g, j: (n, 0))),
             (slope.inverse, one),
             (by_last, tile),
             (own, pl.BlockSpec((None, columns, inner), lambda n, g, j: (g, j, 0))),
         ],
-        [(shape, tile), (shape, tile)],
-        TILE,
+        ((shape, tile), (shape, tile)),
+        HIDDEN,
     )
 
 
@@ -218,36 +219,43 @@ def pull_dense(
     slope: Slope,
     weight: Float[Array, "in hidden"],
     add: Float[Array, "N in"] | None,
-    keep: Float[Array, "N 1"],
-) -> Float[Array, "N in"]:
-    """From the gradient by a layer's activations to that by its input, plus `add`, times `keep`."""
+    keep: Float[Array, "N 1"] | At,
+    record: At,
+) -> tuple[Float[Array, "N in"], Float[Array, "T N in"]]:
+    """From the gradient by a layer's activations to that by its input, plus `add`, times `keep`.
+
+    The second result is the record with it.
+    """
     width, inner = weight.shape
-    count, columns = keep.shape[0], min(width, TILE.columns)
+    count, columns = keep.shape[0], min(width, DENSE.columns)
 
-    def kernel(by_active, slope, weight, add, keep, out):
-        (total,) = products(_pulled(slope, by_active), [weight], TILE, transposed=True)
+    def kernel(by_active, slope, weight, add, keep, out, kept):
+        (total,) = products(_pulled(slope, by_active), [weight], DENSE, transposed=True)
         total = total if add is None else total + add[...].astype(jnp.float32)
-        out[...] = (total * keep[...]).astype(out.dtype)
+        total = (total * keep[...]).astype(out.dtype)
+        out[...] = total
+        kept[...] = total
 
-    tile = pl.BlockSpec((TILE.rows, columns), lambda n, j: (n, j))
-    row = pl.BlockSpec((TILE.rows, inner), lambda n, j: (n, 0))
+    tile = pl.BlockSpec((DENSE.rows, columns), lambda n, j: (n, j))
+    row = pl.BlockSpec((DENSE.rows, inner), lambda n, j: (n, 0))
+    one = pl.BlockSpec((DENSE.rows, 1), lambda n, j: (n, 0))
     return call(
         kernel,
-        (count // TILE.rows, width // columns),
+        (count // DENSE.rows, width // columns),
         [
-            (by_active.array, pl.BlockSpec((TILE.rows, inner), lambda n, j: (n, by_active.index))),
-            _slope_tiles(slope, row, lambda n, j: (n, 0)),
+            (by_active.array, pl.BlockSpec((DENSE.rows, inner), lambda n, j: (n, by_active.index))),
+            _slope_tiles(slope, row, one),
             (weight, pl.BlockSpec((columns, inner), lambda n, j: (j, 0))),
             add if add is None else (add, tile),
-            (keep, pl.BlockSpec((TILE.rows, 1), lambda n, j: (n, 0))),
+            (keep, one),
         ],
-        (jax.ShapeDtypeStruct((count, width), weight.dtype), tile),
-        TILE,
+        ((jax.ShapeDtypeStruct((count, width), weight.dtype), tile), (record, tile)),
+        DENSE,
     )
 
 
-def _slope_tiles(slope: Slope, row: pl.BlockSpec, at: Callable[..., tuple[Any, int]]) -> list[Any]:
-    return [(slope.slope, row), (slope.unit, row), (slope.inverse, pl.BlockSpec((TILE.rows, 1), at))]
+def _slope_tiles(slope: Slope, row: pl.BlockSpec, one: pl.BlockSpec) -> list[Any]:
+    return [(slope.slope, row), (slope.unit, row), (slope.inverse, one)]
 
 
 def _pulled(slope: Sequence[Any], by_active: Any) -> Callable[[Any], Float[Array, "rows depth"]]:

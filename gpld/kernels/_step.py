@@ -1,23 +1,36 @@
 """The stages of a recurrent step of few states, forwards."""
 
+import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._tiles import NORM_EPS, Part, Tile, activated, call, inverse_rms, products, silu, tanh
+from gpld.kernels._tiles import (
+    NORM_EPS,
+    At,
+    Part,
+    Tile,
+    activated_sum,
+    call,
+    dot,
+    inverse_rms,
+    products,
+    silu,
+    tanh,
+)
 
-HIDDEN, GRU, DRAW = Tile(warps=8), Tile(warps=4), Tile(columns=32)
-DRAW_MANY = Tile(rows=64, columns=128, warps=8)
+HIDDEN, GRU, DRAW = Tile(depth=256, warps=8), Tile(warps=8), Tile(columns=16)
+DRAW_MANY = Tile(rows=32, columns=32, warps=8)
 
 
 class Activation(NamedTuple):
     """What a kernel does to the rows it reads: add a bias, RMS norm with a scale, SiLU."""
 
-    bias: Float[Array, " width"]
+    bias: Float[Array, " width"] | None
     scale: Float[Array, " width"]
 
 
@@ -25,10 +38,10 @@ def hidden(
     h: Float[Array, "N D"],
     entered: Sequence[Part],
     activations: Sequence[Activation],
-    rest: Float[Array, "N D"],
+    rest: Float[Array, "N D"] | At,
     own: Float[Array, "G own own"],
     shared: Float[Array, "wide D"],
-    keep: Float[Array, "N 1"],
+    keep: Float[Array, "N 1"] | At,
 ) -> tuple[Float[Array, "N D"], Float[Array, "N tiles"]]:
     """`own(h) + shared(act(entered)) + rest`, and the sums of squares of its tiles.
 
@@ -71,13 +84,13 @@ def hidden(
             [tuple((x, pl.BlockSpec((width,), lambda n, g, j: (0,))) for x in pair) for pair in activations],
             (keep, pl.BlockSpec((rows, 1), lambda n, g, j: (n, 0))),
         ],
-        [
+        (
             (jax.ShapeDtypeStruct(h.shape, h.dtype), tile),
             (
                 jax.ShapeDtypeStruct((count, blocks * steps), jnp.float32),
                 pl.BlockSpec((rows, 1), lambda n, g, j: (n, g * steps + j)),
             ),
-        ],
+        ),
         cut,
     )
 
@@ -89,22 +102,25 @@ def gru(
     h: Float[Array, "N D"],
     weight: Float[Array, "G own wide"],
     bias: Float[Array, " gates"],
-    keep: Float[Array, "N 1"],
-) -> Float[Array, "N D"]:
-    """The next h from what `hidden` gives."""
+    keep: Float[Array, "N 1"] | At,
+    record: At,
+) -> tuple[Float[Array, "N D"], Float[Array, "T N D"]]:
+    """The next h from what `hidden` gives, and the record with it."""
     count, width = h.shape
     blocks, inner, _ = weight.shape
     cut = GRU.within(count, inner)
     rows, columns, steps = cut.rows, cut.columns, inner // cut.columns
 
-    def kernel(x, squares, scale, h, weights, biases, keep, out):
+    def kernel(x, squares, scale, h, weights, biases, keep, out, kept):
         mean = jnp.sum(squares[...], axis=-1, keepdims=True) / width
         inverse = jax.lax.rsqrt(mean + NORM_EPS)
         sums = products(
             lambda at: silu(x[:, at].astype(jnp.float32) * inverse * scale[at][None]), weights, cut
         )
         gates = (y + b[...][None] for y, b in zip(sums, biases, strict=True))
-        out[...] = follow(*gates, h[...].astype(jnp.float32) * keep[...]).astype(out.dtype)
+        after = follow(*gates, h[...].astype(jnp.float32) * keep[...]).astype(out.dtype)
+        out[...] = after
+        kept[...] = after
 
     tile = pl.BlockSpec((rows, columns), lambda n, g, j: (n, g * steps + j))
     return call(
@@ -125,7 +141,7 @@ def gru(
             ],
             (keep, pl.BlockSpec((rows, 1), lambda n, g, j: (n, 0))),
         ],
-        (jax.ShapeDtypeStruct(h.shape, h.dtype), tile),
+        ((jax.ShapeDtypeStruct(h.shape, h.dtype), tile), (record, tile)),
         cut,
     )
 
@@ -143,49 +159,75 @@ def follow(
 
 
 def draw(
-    x: Part,
-    add: Float[Array, "N hidden"] | None,
-    scale: Float[Array, " hidden"],
-    weight: Float[Array, "hidden KC"],
-    bias: Float[Array, " KC"],
-    uniform: Float[Array, "N K"],
+    x: Sequence[Part],
+    activation: Activation,
+    weight: Float[Array, "C hidden K"],
+    bias: Float[Array, "C K"],
+    uniform: Float[Array, "N K"] | At,
     unimix: float,
-) -> Float[Array, "N KC"]:
-    """Classes sampled from a softmax over `weight(act(x + add)) + bias`, one-hot and flat."""
-    count, inner = x.array.shape[0], weight.shape[0]
-    classes = weight.shape[1] // uniform.shape[1]
-    cut = (DRAW if count < DRAW_MANY.rows else DRAW_MANY).within(count, weight.shape[1])
-    cut = cut._replace(depth=inner, columns=max(cut.columns, classes))
-    rows, columns, variables = cut.rows, cut.columns, cut.columns // classes
+    record: At,
+) -> tuple[Float[Array, "N KC"], Float[Array, "T N F"]]:
+    """Classes sampled from a softmax over `weight(act(sum(x))) + bias`, one-hot and flat.
 
-    def kernel(x, add, scale, weight, bias, uniform, out):
-        y = x[...].astype(jnp.float32)
-        y = y if add is None else y + add[...].astype(jnp.float32)
-        y = activated(y, scale[...])
-        logits = products(lambda _: y, [weight], cut)[0] + bias[...][None]
-        logits = logits.reshape(rows, variables, classes)
-        weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
-        probs = (1 - unimix) * weights / jnp.sum(weights, axis=-1, keepdims=True) + unimix / classes
-        below = (jnp.cumsum(probs, axis=-1) <= uniform[...][..., None]).astype(jnp.int32)
-        # The last class takes what rounding leaves of the unit interval.
-        index = jnp.minimum(jnp.sum(below, axis=-1, keepdims=True), classes - 1)
-        one_hot = jax.lax.broadcasted_iota(jnp.int32, logits.shape, 2) == index
-        out[...] = one_hot.astype(jnp.float32).reshape(rows, columns).astype(out.dtype)
+    Weight and bias come as `by_class` cuts them. The second result is the record, whose last columns those
+    classes are.
+    """
+    count, (classes, inner, variables) = uniform.shape[0], weight.shape
+    cut = (DRAW if count < DRAW_MANY.rows else DRAW_MANY).within(count, variables)
+    # All classes of a tile are held at once.
+    cut = cut._replace(columns=max(16, min(cut.columns, 512 // classes)))
+    rows, columns, width = cut.rows, cut.columns, cut.columns * classes
+    before = (record.shape[-1] - variables * classes) // width
 
+    def kernel(x, activation, weight, bias, uniform, out, kept):
+        z = _sampled(activated_sum(x, *activation), weight, bias, uniform[...], unimix).astype(out.dtype)
+        out[...] = z
+        kept[...] = z
+
+    line = pl.BlockSpec((inner,), lambda n, j: (0,))
     return call(
         kernel,
-        (count // rows, weight.shape[1] // columns),
+        (count // rows, variables // columns),
         [
-            (x.array, pl.BlockSpec((rows, inner), lambda n, j: (n, x.index))),
-            add if add is None else (add, pl.BlockSpec((rows, inner), lambda n, j: (n, 0))),
-            (scale, pl.BlockSpec((inner,), lambda n, j: (0,))),
-            (weight, pl.BlockSpec((inner, columns), lambda n, j: (0, j))),
-            (bias, pl.BlockSpec((columns,), lambda n, j: (j,))),
-            (uniform, pl.BlockSpec((rows, variables), lambda n, j: (n, j))),
+            [(part.array, pl.BlockSpec((rows, inner), lambda n, j, i=part.index: (n, i))) for part in x],
+            [vector if vector is None else (vector, line) for vector in activation],
+            (weight, pl.BlockSpec((classes, inner, columns), lambda n, j: (0, 0, j))),
+            (bias, pl.BlockSpec((classes, columns), lambda n, j: (0, j))),
+            (uniform, pl.BlockSpec((rows, columns), lambda n, j: (n, j))),
         ],
         (
-            jax.ShapeDtypeStruct((count, weight.shape[1]), weight.dtype),
-            pl.BlockSpec((rows, columns), lambda n, j: (n, j)),
+            (
+                jax.ShapeDtypeStruct((count, variables * classes), weight.dtype),
+                pl.BlockSpec((rows, width), lambda n, j: (n, j)),
+            ),
+            (record, pl.BlockSpec((rows, width), lambda n, j: (n, before + j))),
         ),
         cut,
     )
+
+
+def by_class(
+    weight: Float[Array, "hidden KC"], bias: Float[Array, " KC"], variables: int
+) -> tuple[Float[Array, "C hidden K"], Float[Array, "C K"]]:
+    """A layer of logits, cut by classes: what is summed over them is then summed over whole arrays."""
+    weight = weight.reshape(weight.shape[0], variables, -1)
+    return jnp.transpose(weight, (2, 0, 1)), bias.reshape(variables, -1).T
+
+
+def _sampled(
+    x: Float[Array, "rows hidden"], weight: Any, bias: Any, uniform: Float[Array, "rows K"], unimix: float
+) -> Float[Array, "rows KC"]:
+    """Classes by the inverse of the cumulative distribution, one-hot."""
+    classes = weight.shape[0]
+    logits = [dot(x, weight[c]) + bias[c][None] for c in range(classes)]
+    top = functools.reduce(jnp.maximum, logits)
+    weights = [jnp.exp(y - top) for y in logits]
+    scale = (1 - unimix) / functools.reduce(jnp.add, weights)
+    cumulative, index = jnp.zeros_like(top), jnp.zeros(top.shape, jnp.int32)
+    # The last class takes what rounding leaves of the unit interval.
+    for y in weights[:-1]:
+        cumulative += scale * y + unimix / classes
+        index += (cumulative <= uniform).astype(jnp.int32)
+    shape = (*index.shape, classes)
+    one_hot = jax.lax.broadcasted_iota(jnp.int32, shape, 2) == index[..., None]
+    return one_hot.astype(jnp.float32).reshape(shape[0], -1)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 NORM_EPS = 1e-4
 """Added to the mean square by every RMS norm."""
@@ -35,6 +35,35 @@ class Part(NamedTuple):
     index: int = 0
 
 
+class At(NamedTuple):
+    """One step of an array of all steps, `[T, ...]`: what a kernel reads or, of a result, writes in place."""
+
+    array: Float[Array, "T ..."]
+    step: Int[Array, "1"]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one step."""
+        return self.array.shape[1:]
+
+
+class _Row:
+    """A reference to one step of what is referred to."""
+
+    def __init__(self, ref: Any, step: Int[Array, ""]) -> None:
+        self.ref, self.step = ref, step
+        self.shape, self.dtype = ref.shape[1:], ref.dtype
+
+    def _at(self, at: Any) -> tuple[Any, ...]:
+        return (self.step,) if at is Ellipsis else (self.step, *at)
+
+    def __getitem__(self, at: Any) -> Array:
+        return self.ref[self._at(at)]
+
+    def __setitem__(self, at: Any, value: Array) -> None:
+        self.ref[self._at(at)] = value
+
+
 def call(
     kernel: Callable[..., None],
     grid: tuple[int, ...],
@@ -42,24 +71,52 @@ def call(
     outputs: Any,
     tile: Tile,
 ) -> Any:
-    """Run `kernel(*inputs, *outputs)`. Both are trees of (array or shape, tile), seen as references."""
+    """Run `kernel(*inputs, *outputs)`. Both are trees of (array or shape, tile), seen as references.
+
+    Instead of an array there may be `At`, all at the same step. In `outputs`, it stands for an array that is
+    changed in place and returned.
+    """
 
     def is_pair(x):
         return isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], pl.BlockSpec)
 
-    pairs, structure = jax.tree.flatten(inputs, is_leaf=is_pair)
+    ins, in_tree = jax.tree.flatten(inputs, is_leaf=is_pair)
+    outs, out_tree = jax.tree.flatten(outputs, is_leaf=is_pair)
+    kept = [i for i, (x, _) in enumerate(outs) if isinstance(x, At)]
+    steps = [(x.step, pl.BlockSpec((1,), lambda *_: (0,))) for x, _ in (*ins, *outs) if isinstance(x, At)][:1]
+    operands = [*ins, *(outs[i] for i in kept), *steps]
 
     def unpacked(*refs):
-        kernel(*structure.unflatten(refs[: len(pairs)]), *refs[len(pairs) :])
+        step = refs[len(operands) - 1][0] if steps else None
 
-    return pl.pallas_call(
+        def seen(pairs, refs):
+            return [
+                _Row(ref, step) if isinstance(x, At) else ref for (x, _), ref in zip(pairs, refs, strict=True)
+            ]
+
+        kernel(*in_tree.unflatten(seen(ins, refs[: len(ins)])), *seen(outs, refs[len(operands) :]))
+
+    results = pl.pallas_call(
         unpacked,
         grid=grid,
-        in_specs=[spec for _, spec in pairs],
-        out_specs=jax.tree.map(lambda pair: pair[1], outputs, is_leaf=is_pair),
-        out_shape=jax.tree.map(lambda pair: pair[0], outputs, is_leaf=is_pair),
+        in_specs=[_spec(*pair) for pair in operands],
+        out_specs=[_spec(*pair) for pair in outs],
+        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in map(_whole, outs)],
+        input_output_aliases={len(ins) + i: out for i, out in enumerate(kept)},
         **({"interpret": True} if interpreted() else {"compiler_params": _triton(tile)}),
-    )(*(array for array, _ in pairs))
+    )(*map(_whole, operands))
+    return out_tree.unflatten(results)
+
+
+def _whole(pair: tuple[Any, pl.BlockSpec]) -> Any:
+    return pair[0].array if isinstance(pair[0], At) else pair[0]
+
+
+def _spec(x: Any, spec: pl.BlockSpec) -> pl.BlockSpec:
+    shape, index = spec.block_shape, spec.index_map
+    if not isinstance(x, At) or shape is None or index is None:
+        return spec
+    return pl.BlockSpec((len(x.array), *shape), lambda *at: (0, *index(*at)))
 
 
 def _triton(tile: Tile) -> Any:
@@ -92,14 +149,18 @@ def products(
         at = pl.ds(i * depth, depth)
         x = load(at)
         slices = [weight[:, at] if transposed else weight[at, :] for weight in weights]
-        return [y + _dot(x.astype(w.dtype), w, axis) for y, w in zip(sums, slices, strict=True)]
+        return [y + dot(x, w, axis) for y, w in zip(sums, slices, strict=True)]
 
     zeros = [jnp.zeros((tile.rows, weight.shape[1 - axis]), jnp.float32) for weight in weights]
     return jax.lax.fori_loop(0, width // depth, step, zeros)
 
 
-def _dot(x: Float[Array, "rows depth"], weight: Float[Array, "..."], axis: int) -> Array:
-    return jax.lax.dot_general(x, weight, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.float32)
+def dot(
+    x: Float[Array, "rows depth"], weight: Float[Array, "..."], axis: int = 0
+) -> Float[Array, "rows columns"]:
+    """`x @ w`, or `x @ w.T` if `axis` is 1, in float32 from factors of the weight's type."""
+    dims = (((1,), (axis,)), ((), ()))
+    return jax.lax.dot_general(x.astype(weight.dtype), weight, dims, preferred_element_type=jnp.float32)
 
 
 def inverse_rms(x: Float[Array, "*N width"]) -> Float[Array, "*N 1"]:
@@ -121,6 +182,18 @@ def _mean(x: Float[Array, "*N width"]) -> Float[Array, "*N 1"]:
 def activated(x: Float[Array, "rows width"], scale: Float[Array, " width"]) -> Float[Array, "rows width"]:
     """RMS norm and SiLU."""
     return silu(x * inverse_rms(x) * scale[None])
+
+
+def summed(parts: Sequence[Any]) -> Float[Array, "rows width"]:
+    """The sum of several parts in float32."""
+    first, *others = (part[...].astype(jnp.float32) for part in parts)
+    return sum(others, first)
+
+
+def activated_sum(parts: Sequence[Any], bias: Any, scale: Any) -> Float[Array, "rows width"]:
+    """The sum of several parts, plus a bias if there is one, through RMS norm and SiLU."""
+    x = summed(parts)
+    return activated(x if bias is None else x + bias[...][None], scale[...])
 
 
 def silu(x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -12,6 +12,8 @@ from gpld.nets._layers import (
     aligned,
     cast,
     joint_linear,
+    known_product,
+    settled,
     unrolled,
 )
 
@@ -29,6 +31,8 @@ __all__ = [
     "cast",
     "doubled",
     "joint_linear",
+    "known_product",
     "pooled",
+    "settled",
     "unrolled",
 ]

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpld.kernels import activate, inverse_rms
+from gpld.kernels import Activation, Part, activate, dense, inverse_rms
 
 _Module = TypeVar("_Module", bound=eqx.Module)
 
@@ -58,11 +58,37 @@ class BlockLinear(eqx.Module):
     def __call__(self, x: Float[Array, "*N wide_in"]) -> Float[Array, "*N wide_out"]:
         blocks, inputs, outputs = self.weight.shape
         x = x.reshape(*x.shape[:-1], blocks, inputs)
-        axis = x.ndim - 1
-        # Not by einsum, which may swap the factors and leave the rows of x as the fastest axis.
-        y = jax.lax.dot_general(x, self.weight.astype(x.dtype), (((axis,), (1,)), ((axis - 1,), (0,))))
-        y = jnp.moveaxis(y, 0, -2).reshape(*x.shape[:-2], blocks * outputs)
+        y = _by_blocks(x, self.weight.astype(x.dtype)).reshape(*x.shape[:-2], blocks * outputs)
         return y if self.bias is None else y + jnp.broadcast_to(self.bias.astype(y.dtype), y.shape)
+
+
+@jax.custom_vjp
+def _by_blocks(
+    x: Float[Array, "*N blocks in"], weight: Float[Array, "blocks in out"]
+) -> Float[Array, "*N blocks out"]:
+    """Each block of x times its matrix.
+
+    The gradient by the weight comes in the order of its axes. JAX's own comes with the last two swapped, and
+    XLA carries this through the whole optimiser rather than to swap them once.
+    """
+    axis = x.ndim - 1
+    # Not by einsum, which may swap the factors and leave the rows of x as the fastest axis.
+    return jnp.moveaxis(jax.lax.dot_general(x, weight, (((axis,), (1,)), ((axis - 1,), (0,)))), 0, -2)
+
+
+def _by_blocks_forward(x, weight):
+    return _by_blocks(x, weight), (x, weight)
+
+
+def _by_blocks_backward(residuals, gradient):
+    x, weight = residuals
+    rows, axis = tuple(range(x.ndim - 2)), x.ndim - 1
+    by_x = jax.lax.dot_general(gradient, weight, (((axis,), (2,)), ((axis - 1,), (0,))))
+    by_weight = jax.lax.dot_general(x, gradient, ((rows, rows), ((axis - 1,), (axis - 1,))))
+    return jnp.moveaxis(by_x, 0, -2), by_weight
+
+
+_by_blocks.defvjp(_by_blocks_forward, _by_blocks_backward)
 
 
 class RMSNorm(eqx.Module):
@@ -95,6 +121,11 @@ class Dense(eqx.Module):
         """What follows the linear map."""
         return jax.nn.silu(self.norm(y))
 
+    @property
+    def activation(self) -> Activation:
+        """What follows the product, for GPU kernels."""
+        return Activation(self.linear.bias, self.norm.scale)
+
     def __call__(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N out"]:
         """`fused` takes one GPU kernel for all that follows the product."""
         if fused:
@@ -120,6 +151,12 @@ class MLP(eqx.Module):
         for layer, following in itertools.pairwise(self.layers):
             outputs.append(following.linear(layer.activate(outputs[-1])))
         return outputs
+
+    def last_product(self, y: Sequence[Part]) -> Sequence[Part]:
+        """From the first layer's product, a sum, to the last layer's, both without bias, in GPU kernels."""
+        for layer, following in itertools.pairwise(self.layers):
+            y = [Part(dense(y, layer.activation, following.linear.weight))]
+        return y
 
     def finish(self, y: Float[Array, "*N units"]) -> Float[Array, "*N units"]:
         """What follows the first layer's linear map."""
@@ -155,8 +192,12 @@ class Head(eqx.Module):
         """What follows `first`."""
         return self.out(self.mlp.finish(y))
 
+    def product(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N out"]:
+        """The output without its bias."""
+        return self.mlp(x, fused=fused) @ self.out.weight.astype(x.dtype)
+
     def __call__(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N out"]:
-        return self.out(self.mlp(x, fused=fused))
+        return self.out.add_bias(self.product(x, fused=fused))
 
 
 def aligned(head: Head) -> Head:
@@ -164,6 +205,33 @@ def aligned(head: Head) -> Head:
     odd = head.out.weight.shape[1] % 2
     out = Linear(jnp.pad(head.out.weight, ((0, 0), (0, odd))), jnp.pad(head.out.bias, (0, odd)))
     return Head(head.mlp, out)
+
+
+@jax.custom_vjp
+def known_product(
+    x: Float[Array, "N in"], weight: Float[Array, "in out"], product: Float[Array, "N out"]
+) -> Float[Array, "N out"]:
+    """`x @ weight`, which is known. A gradient flows to the weight alone."""
+    del x, weight
+    return product
+
+
+def _known_product_backward(residuals, gradient):
+    x, weight = residuals
+    by_weight = jax.lax.dot_general(x, gradient, (((0,), (0,)), ((), ())))
+    return jnp.zeros_like(x), by_weight.astype(weight.dtype), jnp.zeros_like(gradient)
+
+
+known_product.defvjp(lambda x, weight, product: (product, (x, weight)), _known_product_backward)
+
+
+@jax.custom_vjp
+def settled(x: Float[Array, "..."]) -> Float[Array, "..."]:
+    """`x`. Its gradient is written to memory before it is used, rather than made again for every use."""
+    return x
+
+
+settled.defvjp(lambda x: (x, None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),))
 
 
 def cast(module: _Module, dtype: jnp.dtype) -> _Module:

@@ -8,14 +8,15 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpld import kernels
-from gpld.kernels import Activation, Part
+from gpld.kernels import At, Part
 from gpld.nets import BlockLinear, Head, Linear, cast
+from gpld.world_model._record import empty_record, write
 from gpld.world_model._recurrence import Cell, draw, gates, gru, hidden
 from gpld.world_model._rssm import ActionIn, Dynamics, bounded, split
 
 
 class Dreaming(NamedTuple):
-    """A state inside a dream, and what linear maps make of it."""
+    """A state inside a dream, what linear maps make of it, and a record of the dream so far."""
 
     h: Float[Array, "N D"]
     blocks: Float[Array, "G N own"] | None
@@ -23,6 +24,8 @@ class Dreaming(NamedTuple):
     z: Float[Array, "N KC"]
     by_h: Float[Array, "N by_h"]
     by_z: Float[Array, "N by_z"]
+    record: At
+    """[h, z] of every step."""
 
 
 class Dreams(eqx.Module):
@@ -37,6 +40,8 @@ class Dreams(eqx.Module):
     """The same for z: the reader, the next step."""
     shared: Float[Array, "active D"]
     """Of all activations that reach the whole hidden layer, one matrix; for the GPU kernels."""
+    classes: tuple[Float[Array, "C hidden K"], Float[Array, "C K"]]
+    """The prior's last layer, cut by classes; for the GPU kernels."""
     reader: Linear
     unimix: float = eqx.field(static=True)
     fused: bool = eqx.field(static=True)
@@ -61,33 +66,42 @@ class Dreams(eqx.Module):
             jnp.concatenate(by_h, axis=1),
             jnp.concatenate(by_z, axis=1),
             jnp.concatenate(shared),
+            kernels.by_class(prior.out.weight, prior.out.bias, dynamics.stoch),
             reader,
             dynamics.unimix,
             fused,
         )
 
-    def begin(self, h: Float[Array, "N D"], z: Float[Array, "N KC"]) -> Dreaming:
-        """The state that a dream starts from."""
+    def begin(self, h: Float[Array, "N D"], z: Float[Array, "N KC"], steps: int) -> Dreaming:
+        """The state that a dream of `steps` steps starts from."""
         blocks = None
         if self.fused:
             blocks = h.reshape(h.shape[0], self.cell.own.weight.shape[0], -1).swapaxes(0, 1)
-        return Dreaming(h, blocks, z, h @ self.by_h, z @ self.by_z)
+        feature = _feature(h, z)
+        record = write(empty_record(feature, steps + 1), feature)
+        return Dreaming(h, blocks, z, h @ self.by_h, z @ self.by_z, record)
+
+    def product(self, state: Dreaming) -> Float[Array, "N width"]:
+        """Output of the reader, without its bias."""
+        width = self.reader.weight.shape[1]
+        return state.by_h[:, :width] + state.by_z[:, :width]
 
     def read(self, state: Dreaming) -> Float[Array, "N width"]:
         """Output of the reader."""
-        width = self.reader.weight.shape[1]
-        return self.reader.add_bias(state.by_h[:, :width] + state.by_z[:, :width])
+        return self.reader.add_bias(self.product(state))
+
+    def product_parts(self, state: Dreaming) -> list[Part]:
+        """`product` as a sum, for the GPU kernels."""
+        return [Part(state.by_h), Part(state.by_z)]
 
     def advance(self, state: Dreaming, action: Float[Array, "N A"], uniform: Float[Array, "N K"]) -> Dreaming:
         """The next state."""
-        next_h = self._fused_next_h if self.fused else self._next_h
-        h, blocks = next_h(state, action.astype(state.h.dtype))
-        by_h = h @ self.by_h
-        first = self.prior.first.add_bias(by_h[:, -self.prior.first.weight.shape[1] :])
-        z = self._draw(first, uniform)
-        return Dreaming(h, blocks, z, by_h, z @ self.by_z)
+        advance = self._fused_advance if self.fused else self._advance
+        return advance(state, action.astype(state.h.dtype), uniform)
 
-    def _next_h(self, state: Dreaming, action: Float[Array, "N A"]) -> tuple[Float[Array, "N D"], None]:
+    def _advance(
+        self, state: Dreaming, action: Float[Array, "N A"], uniform: Float[Array, "N K"]
+    ) -> Dreaming:
         cell, width = self.cell, self.reader.weight.shape[1]
         own = slice(width, width + cell.z_in.linear.weight.shape[1])
         entered = (
@@ -95,32 +109,35 @@ class Dreams(eqx.Module):
             cell.z_in.linear.add_bias(state.by_z[:, own]),
         )
         x = hidden(cell, state.h, entered, self.action_in(action))
-        return gru(gates(cell, x), state.h), None
+        h = gru(gates(cell, x), state.h)
+        by_h = h @ self.by_h
+        first = self.prior.first.add_bias(by_h[:, -self.prior.first.weight.shape[1] :])
+        z = draw(self.prior.finish(first), uniform, self.unimix)
+        return Dreaming(h, None, z, by_h, z @ self.by_z, write(state.record, _feature(h, z)))
 
-    def _fused_next_h(
-        self, state: Dreaming, action: Float[Array, "N A"]
-    ) -> tuple[Float[Array, "N D"], Float[Array, "G N own"]]:
-        cell, a_in = self.cell, self.action_in.dense
-        product = bounded(action) @ a_in.linear.weight
+    def _fused_advance(
+        self, state: Dreaming, action: Float[Array, "N A"], uniform: Float[Array, "N K"]
+    ) -> Dreaming:
+        cell, a_in, prior = self.cell, self.action_in.dense, self.prior
+        action_part = Part(bounded(action) @ a_in.linear.weight)
         active = kernels.enter(
-            [Part(state.by_h, 1), Part(state.by_z, 1), Part(product)],
-            [Activation(dense.linear.bias, dense.norm.scale) for dense in (cell.h_in, cell.z_in, a_in)],
+            [Part(state.by_h, 1), Part(state.by_z, 1), action_part],
+            [dense.activation for dense in (cell.h_in, cell.z_in, a_in)],
         )
-        x = kernels.activate_hidden(
-            _by_blocks(state.blocks, cell.own),
-            active @ self.shared,
-            self.action_in.shared.bias,
-            cell.norm.scale,
+        own, bias = _by_blocks(state.blocks, cell.own), self.action_in.shared.bias
+        x = kernels.activate_hidden(own, active @ self.shared, bias, cell.norm.scale)
+        record, step = state.record
+        h, blocks, record = kernels.gru_blocks(
+            _by_blocks(x, cell.gates), cell.gates.bias, state.h, At(record, step)
         )
-        return kernels.gru_blocks(_by_blocks(x, cell.gates), cell.gates.bias, state.h)
+        by_h = h @ self.by_h
+        last, activation = prior.mlp.last_product([Part(by_h, 2)]), prior.mlp.layers[-1].activation
+        z, record = kernels.draw(last, activation, *self.classes, uniform, self.unimix, At(record, step))
+        return Dreaming(h, blocks, z, by_h, z @ self.by_z, At(record, step + 1))
 
-    def _draw(self, first: Float[Array, "N hidden"], uniform: Float[Array, "N K"]) -> Float[Array, "N KC"]:
-        mlp, out = self.prior.mlp, self.prior.out
-        if not self.fused:
-            return draw(self.prior.finish(first), uniform, self.unimix)
-        last = Part(mlp.preactivations(first)[-1])
-        scale = mlp.layers[-1].norm.scale
-        return kernels.draw(last, None, scale, out.weight, out.bias, uniform, self.unimix)
+
+def _feature(h: Float[Array, "N D"], z: Float[Array, "N KC"]) -> Float[Array, "N F"]:
+    return jnp.concatenate([h, z], axis=-1)
 
 
 def _by_blocks(x: Float[Array, "G N in"], layer: BlockLinear) -> Float[Array, "G N out"]:

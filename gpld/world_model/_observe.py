@@ -14,8 +14,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpld import kernels
-from gpld.kernels import Activation, Part, Slope
+from gpld.kernels import Activation, At, Part, Slope
 from gpld.nets import BlockLinear, Head, Linear, unrolled
+from gpld.world_model._record import empty_record
 from gpld.world_model._recurrence import Cell, Gates, draw, gates, gru, hidden
 
 
@@ -82,16 +83,9 @@ def posterior_scan(
 
     def backward(residuals, outer):
         layers, given, pull, local = residuals
-
-        pull_step = _fused_pull_step if fused else _pull_step
-
-        def step(carry, x):
-            before = pull_step(layers, *x, *carry)
-            return before, before
-
         zeros = (jnp.zeros_like(outer.h[0]), jnp.zeros_like(outer.z[0]))
-        xs = (local, outer, given.keep)
-        _, before = jax.lax.scan(step, zeros, xs, reverse=True, unroll=unroll)
+        run_back = _fused_run_back if fused else _run_back
+        before = run_back(layers, local, outer, given.keep, zeros, unroll=unroll)
         h, z = (
             direct + jnp.concatenate([later[1:], last[None]])
             for direct, later, last in zip((outer.h, outer.z), before, zeros, strict=True)
@@ -123,21 +117,34 @@ def _run(
         z = draw(layers.posterior(read[:, :width] + x.e_part)[1], x.uniform, layers.unimix)
         return (h, z, read), (h, z)
 
-    def fused_step(carry, x):
-        h, z, read = carry
+    carry = (*start, start[0] @ readers)
+    if not fused:
+        return jax.lax.scan(step, carry, given, unroll=unroll)[1]
+
+    out = kernels.by_class(head.out.weight, head.out.bias, layers.stoch)
+    # The bias is in `e_part`.
+    activation = Activation(None, head.mlp.layers[0].norm.scale)
+
+    def fused_step(carry, now):
+        h, z, read, hs, zs = carry
+        x = Given(*(At(all_steps, now) for all_steps in given))
         entered = [Part(read, 1), Part(z @ cell.z_in.linear.weight)]
-        activations = [Activation(d.linear.bias, d.norm.scale) for d in (cell.h_in, cell.z_in)]
+        activations = [cell.h_in.activation, cell.z_in.activation]
         y, squares = kernels.hidden(
             h, entered, activations, x.action_part, cell.own.weight, cell.shared.weight, x.keep
         )
-        h = kernels.gru(y, squares, cell.norm.scale, h, cell.gates.weight, cell.gates.bias, x.keep)
+        scale, (weight, bias) = cell.norm.scale, (cell.gates.weight, cell.gates.bias)
+        h, hs = kernels.gru(y, squares, scale, h, weight, bias, x.keep, At(hs, now))
         read = h @ readers
-        scale, out = head.mlp.layers[0].norm.scale, head.out
-        z = kernels.draw(Part(read), x.e_part, scale, out.weight, out.bias, x.uniform, layers.unimix)
-        return (h, z, read), (h, z)
+        first = [Part(read), Part(x.e_part)]
+        z, zs = kernels.draw(first, activation, *out, x.uniform, layers.unimix, At(zs, now))
+        return (h, z, read, hs, zs), None
 
-    carry = (*start, start[0] @ readers)
-    return jax.lax.scan(fused_step if fused else step, carry, given, unroll=unroll)[1]
+    steps = len(given.keep)
+    records = [empty_record(like, steps).array for like in start]
+    now = jnp.arange(steps, dtype=jnp.int32)[:, None]
+    _, _, _, hs, zs = jax.lax.scan(fused_step, (*carry, *records), now, unroll=unroll)[0]
+    return hs, zs
 
 
 class _Local(NamedTuple):
@@ -195,6 +202,24 @@ def _gru_slopes(gates: Gates, h: Float[Array, "*N D"]) -> dict[str, Array | Gate
     return {"gates": slopes, "last": 1 - update}
 
 
+def _run_back(
+    layers: Layers,
+    local: _Local,
+    outer: States,
+    keep: Float[Array, "T B 1"],
+    zeros: tuple[Float[Array, "B D"], Float[Array, "B KC"]],
+    *,
+    unroll: int,
+) -> tuple[Float[Array, "T B D"], Float[Array, "T B KC"]]:
+    """Of all steps, the gradients by the h and z before them."""
+
+    def step(carry, x):
+        before = _pull_step(layers, *x, *carry)
+        return before, before
+
+    return jax.lax.scan(step, zeros, (local, outer, keep), reverse=True, unroll=unroll)[1]
+
+
 def _pull_step(
     layers: Layers,
     local: _Local,
@@ -229,36 +254,51 @@ def _pull_step(
     return before_h * keep.astype(before_h.dtype), before_z * keep.astype(before_z.dtype)
 
 
-def _fused_pull_step(
+def _fused_run_back(
     layers: Layers,
     local: _Local,
     outer: States,
-    keep: Float[Array, "B 1"],
-    later_h: Float[Array, "B D"],
-    later_z: Float[Array, "B KC"],
-) -> tuple[Float[Array, "B D"], Float[Array, "B KC"]]:
-    """`_pull_step` in GPU kernels."""
-    cell = layers.cell
-    by_active = kernels.pull_draw(
-        (outer.z, later_z), outer.logits, local.probs, layers.head.out.weight, layers.stoch, layers.unimix
-    )
-    by_gates, by_last = kernels.pull_gru(
-        by_active,
-        local.posterior[0],
-        outer.first,
-        [outer.h, later_h],
-        layers.first.weight,
-        local.gates,
-        local.last,
-        cell.gates.weight.shape[0],
-    )
-    by_unit, along = kernels.pull_gates(by_gates, local.norm, cell.gates.weight)
-    by_hidden, by_h = kernels.pull_hidden(by_unit, along, local.norm, by_last, cell.own.weight)
-    shared = by_hidden @ cell.shared.weight.T
-    return (
-        kernels.pull_dense(Part(shared, 0), local.h_in, cell.h_in.linear.weight, by_h, keep),
-        kernels.pull_dense(Part(shared, 1), local.z_in, cell.z_in.linear.weight, None, keep),
-    )
+    keep: Float[Array, "T B 1"],
+    zeros: tuple[Float[Array, "B D"], Float[Array, "B KC"]],
+    *,
+    unroll: int,
+) -> tuple[Float[Array, "T B D"], Float[Array, "T B KC"]]:
+    """`_run_back` in GPU kernels."""
+    cell, head = layers.cell, layers.head
+    blocks = cell.gates.weight.shape[0]
+
+    def step(carry, now):
+        later_h, later_z, hs, zs = carry
+        here, out, kept = jax.tree.map(lambda all_steps: At(all_steps, now), (local, outer, keep))
+        by_active = kernels.pull_draw(
+            (out.z, later_z), out.logits, here.probs, head.out.weight, layers.stoch, layers.unimix
+        )
+        by_gates, by_last = kernels.pull_gru(
+            by_active,
+            here.posterior[0],
+            out.first,
+            [out.h, later_h],
+            layers.first.weight,
+            here.gates,
+            here.last,
+            blocks,
+        )
+        by_unit, along = kernels.pull_gates(by_gates, here.norm, cell.gates.weight)
+        by_hidden, by_h = kernels.pull_hidden(by_unit, along, here.norm, by_last, cell.own.weight)
+        shared = by_hidden @ cell.shared.weight.T
+        h, hs = kernels.pull_dense(
+            Part(shared, 0), here.h_in, cell.h_in.linear.weight, by_h, kept, At(hs, now)
+        )
+        z, zs = kernels.pull_dense(
+            Part(shared, 1), here.z_in, cell.z_in.linear.weight, None, kept, At(zs, now)
+        )
+        return (h, z, hs, zs), None
+
+    steps = len(keep)
+    records = [empty_record(like, steps).array for like in zeros]
+    now = jnp.arange(steps, dtype=jnp.int32)[:, None]
+    (_, _, *before), _ = jax.lax.scan(step, (*zeros, *records), now, reverse=True, unroll=unroll)
+    return tuple(before)
 
 
 def _transposed(layer: BlockLinear) -> BlockLinear:

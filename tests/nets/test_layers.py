@@ -38,6 +38,20 @@ def test_block_linear_is_a_block_diagonal_matrix():
     np.testing.assert_allclose(layer(x), np.asarray(x) @ full, rtol=1e-5, atol=1e-6)
 
 
+def test_block_linear_gradients_are_those_of_its_blocks():
+    layer = BlockLinear.init(12, 6, 3, key=jax.random.key(0))
+    x, weights = (jax.random.normal(jax.random.key(k), (5, 2, width)) for k, width in ((1, 12), (2, 6)))
+
+    def by_block(weight, x):
+        parts = [part @ weight[i] for i, part in enumerate(jnp.split(x, 3, axis=-1))]
+        return jnp.sum(weights * jnp.concatenate(parts, axis=-1))
+
+    found = jax.grad(lambda layer, x: jnp.sum(weights * layer(x)), (0, 1))(layer, x)
+    expected = jax.grad(by_block, (0, 1))(layer.weight, x)
+    np.testing.assert_allclose(found[0].weight, expected[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(found[1], expected[1], rtol=1e-5, atol=1e-6)
+
+
 def test_rms_norm():
     x = jax.random.normal(jax.random.key(0), (3, 8))
     layer = RMSNorm(jnp.arange(8.0))
