@@ -1,0 +1,91 @@
+"""What benchmarks/learning.py writes about runs, on made-up metrics."""
+
+import dataclasses
+import importlib.util
+import json
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gpld.config import Config
+from gpld.population import Member
+
+PATH = Path(__file__).parent.parent / "benchmarks" / "learning.py"
+
+
+@pytest.fixture(scope="module")
+def learning():
+    spec = importlib.util.spec_from_file_location("learning", PATH)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def log(path: Path, *rows: dict) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_pixels_begin_to_be_penalised_when_asked(learning):
+    options = learning.Options(preset=("nano", "pixels"), penalty_start=0, horizon=5, eval_every=7)
+    config = learning.configured(options)
+    assert (config.env.pixels, config.agent.penalty.start, config.agent.penalty.floor) == (True, 0, 0.01)
+    assert (config.agent.behavior.horizon, config.eval.every) == (5, 7)
+    unasked = learning.configured(dataclasses.replace(options, penalty_start=None))
+    assert unasked.agent.penalty.start == 100_000
+
+
+def test_updates_per_second_leave_out_evaluations_and_new_starts(learning, tmp_path: Path):
+    assert learning.updates_per_second(tmp_path) is None
+    seconds = [(0, 10.0), (100, 20.0), (200, 30.0), (200, 90.0), (300, 100.0), (300, 5.0), (400, 7.0)]
+    rows = [{"env_steps": 4 * updates, "updates": updates, "seconds": s} for updates, s in seconds]
+    log(tmp_path / "timing.jsonl", *rows)
+    assert learning.updates_per_second(tmp_path) == pytest.approx(10.0)  # of 10, 10, 10 and 50
+
+
+def test_writes_what_is_logged(learning, tmp_path: Path):
+    members = [
+        Member(Config(task="cartpole-swingup", seed=3), tmp_path / "gpld-seed3"),
+        Member(Config(task="cartpole-swingup"), tmp_path / "not-begun"),
+    ]
+    path = tmp_path / "learning.json"
+    learning.write(path, {"task": "cartpole-swingup"}, members)
+    assert json.loads(path.read_text())["env_steps"] == 0
+    log(
+        members[0].folder / "metrics.jsonl",
+        {"env_steps": 400, "updates": 100, "train/return": 20.0, "loss/penalty_posterior": 0.25},
+        {"env_steps": 800, "updates": 200, "eval/return": 30.5},
+    )
+    learning.write(path, {"task": "cartpole-swingup"}, members)
+    written = json.loads(path.read_text())
+    assert (written["env_steps"], written["updates"], written["updates_per_second"]) == (800, 200, None)
+    run, other = written["runs"]
+    assert run == {
+        "method": "GPLD-DreamerV3",
+        "seed": 3,
+        "env_steps": [800],
+        "returns": [30.5],
+        "training": {"400": 20.0},
+        "jacobian": {"400": 0.25},
+    }
+    assert other["returns"] == []
+    assert not list(tmp_path.glob("*.partial"))
+
+
+def test_time_runs_out(learning):
+    received: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    counted: list[float] = []
+    try:
+        with learning.stopped_after(0.05), learning.repeatedly(lambda: counted.append(0.0), 0.02):
+            time.sleep(0.3)
+        assert received == [signal.SIGTERM]
+        assert len(counted) >= 2
+        with learning.stopped_after(0.05):
+            pass
+        time.sleep(0.1)
+        assert received == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
