@@ -10,7 +10,8 @@ products start from the head's input u, closed forms from the first preactivatio
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -20,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import tyro
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from gpld import penalty
@@ -86,10 +88,16 @@ class Measurement:
     megabytes: float
 
 
-def measure(case: Case, repeats: int, execute: bool = True) -> Measurement:
-    """Compile, count and time a case; per update and run."""
-    program = jax.jit(case.program)
-    cost = program.lower(*case.arguments).compile().cost_analysis() or {}
+def compile_all(cases: Sequence[Case]) -> Iterator[Any]:
+    """Compiled programs, in order, several at a time."""
+    with ThreadPoolExecutor() as pool:
+        lowered = [jax.jit(case.program).lower(*case.arguments) for case in cases]
+        yield from pool.map(lambda program: program.compile(), lowered)
+
+
+def measure(case: Case, program: Any, repeats: int, execute: bool = True) -> Measurement:
+    """Count and time a compiled case; per update and run."""
+    cost = program.cost_analysis() or {}
     milliseconds = 1e3 * _median_seconds(program, case.arguments, repeats) / case.runs if execute else None
     return Measurement(
         case.labels,
@@ -203,7 +211,10 @@ def print_table(measurements: list[Measurement], title: str) -> None:
 
 def main(options: Options) -> list[Measurement]:
     """Measure all cases, print them, and write them down if asked to."""
-    measurements = [measure(case, options.repeats, options.execute) for case in penalty_cases(options)]
+    cases = list(penalty_cases(options))
+    programs = list(track(compile_all(cases), "Compiling", total=len(cases)))
+    both = track(zip(cases, programs, strict=True), "Measuring", total=len(cases))
+    measurements = [measure(*pair, options.repeats, options.execute) for pair in both]
     device = jax.devices()[0].device_kind
     title = f"The penalty alone: {options.runs} run(s) in one program, {options.dtype}, {device}"
     print_table(measurements, title)
