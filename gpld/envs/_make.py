@@ -9,7 +9,7 @@ from gpld.config import ConfigError
 from gpld.envs._base import EnvironmentFailure, VectorEnv, Worker, stream_seed
 from gpld.envs._catalog import has_envpool, in_catalog, tasks
 from gpld.envs._dm_control import DMControlPixels, DMControlStream, choose_renderer, draws
-from gpld.envs._process import Host
+from gpld.envs._process import Host, Hosts
 from gpld.envs._serial import SerialEnv
 from gpld.envs._stream import MakeStream, Stream
 from gpld.machine import cores
@@ -35,6 +35,7 @@ def make(
     restart_limit: int = 10,
     check: bool = True,
     share: int = 1,
+    hosts: Hosts | None = None,
 ) -> VectorEnv:
     """A vector environment of `count` streams.
 
@@ -44,9 +45,9 @@ def make(
     seeds than training's; `render` allows `env.render`; `pixels` gives images of the suite's tasks instead of
     states, drawn by dm_control. `threads` is EnvPool's (0: one a core). `processes` is dm_control's: 1 is
     this one, more are others beside it (0: one a core for images, this one for states). `share` is how many
-    such environments share the cores. For environments written in Python, `timeout` (seconds) and
-    `restart_limit` are as `SerialEnv` describes, and `check` tries a Gymnasium environment for a few steps
-    first, to tell mistakes in words.
+    such environments share the cores, and `hosts` keeps the processes for the next one. For environments
+    written in Python, `timeout` (seconds) and `restart_limit` are as `SerialEnv` describes, and `check` tries
+    a Gymnasium environment for a few steps first, to tell mistakes in words.
     """
     _at_least(1, count=count, action_repeat=action_repeat, share=share)
     _at_least(0, seed=seed, threads=threads, processes=processes)
@@ -67,13 +68,14 @@ def make(
     # Before there are processes that would all try.
     choose_renderer(drawing=render or pixels or draws(str(task)))
     processes = min(count, processes or (own_cores if pixels else 1))
-    hosts = [Host() for _ in range(processes)] if processes > 1 else []
+    taken = (hosts or Hosts()).take(processes if processes > 1 else 0)
     stream = partial(DMControlStream, str(task), render=render)
     if pixels:
         stream = partial(DMControlPixels, str(task), action_repeat=action_repeat)
         action_repeat = 1  # of what is a step of theirs already
-    make_stream = _of_suite(stream, seeds, hosts)
-    return SerialEnv(make_stream, count=count, action_repeat=action_repeat, hosts=hosts, **watch)
+    make_stream = _of_suite(stream, seeds, taken)
+    kept = {"hosts": taken, "keep_hosts": hosts is not None}
+    return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **kept, **watch)
 
 
 def _at_least(minimum: int, **options: int) -> None:

@@ -104,6 +104,32 @@ class Host:
         self._process.end()
 
 
+class Hosts:
+    """Processes that outlive an environment: the next that is made with them need not start its own.
+
+    One environment at a time may have them.
+    """
+
+    def __init__(self):
+        self._hosts: list[Host] = []
+
+    def take(self, count: int) -> list[Host]:
+        """So many of them; those that are missing are started."""
+        self._hosts += [Host() for _ in range(count - len(self._hosts))]
+        return self._hosts[:count]
+
+    def close(self) -> None:
+        """End them all."""
+        for host in self._hosts:
+            host.end()
+
+    def __enter__(self) -> "Hosts":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class RemoteStream(Stream):
     """A stream in another process. It raises `ProcessEnded` once that has ended."""
 

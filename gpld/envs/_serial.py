@@ -59,8 +59,9 @@ class SerialEnv(VectorEnv):
 
     With `hosts`, in which `make_stream` must then put stream i into number i modulo their count, a worker a
     host steps what lives there. A host that ends, or is ended because a stream hangs, takes all its streams
-    with it: each is restarted, and together they count as one fault towards the limit. Without hosts, one
-    worker steps all, and a call that hangs while it holds Python's global lock cannot be seen.
+    with it: each is restarted, and together they count as one fault towards the limit. Closing ends the hosts
+    unless they are kept (`keep_hosts`). Without hosts, one worker steps all, and a call that hangs while it
+    holds Python's global lock cannot be seen.
     """
 
     def __init__(
@@ -72,8 +73,9 @@ class SerialEnv(VectorEnv):
         timeout: float | None = 120.0,
         restart_limit: int = 10,
         hosts: Sequence[Host] = (),
+        keep_hosts: bool = False,
     ):
-        self._make_stream, self._hosts = make_stream, hosts
+        self._make_stream, self._hosts, self._keep_hosts = make_stream, hosts, keep_hosts
         self._streams: list[Stream | None] = [make_stream(i, 0) for i in range(count)]
         super().__init__(self._streams[0].spaces, count, workers=max(1, len(hosts)))  # type: ignore[union-attr]
         self._repeat = action_repeat
@@ -126,7 +128,7 @@ class SerialEnv(VectorEnv):
         return self._workers[stream % len(self._workers)].submit(engine.render, height, width).result()
 
     def _free(self) -> None:
-        for host in self._hosts:
+        for host in () if self._keep_hosts else self._hosts:
             host.end()
         for stream in self._streams:
             if stream is not None:

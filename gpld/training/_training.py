@@ -24,7 +24,7 @@ from rich.console import Console
 
 from gpld import config as options
 from gpld.config import Config
-from gpld.envs import Fleet, Step
+from gpld.envs import Fleet, Hosts, Step
 from gpld.population import method_of
 from gpld.replay import Record, join, split
 from gpld.training import _devices, _program, milestones, provenance, warm_start
@@ -58,6 +58,8 @@ class Training:
                 runs.append(make(config, config.env.count, task=task, share=len(configs)))
                 stack.callback(runs[-1].close)
             self.env = Fleet(runs)
+            self._hosts = [stack.enter_context(Hosts()) for _ in configs]
+            """Processes that evaluations use one after the other."""
             self.iterations = 0
             """Agent steps taken in each environment."""
             self.updates = 0
@@ -222,6 +224,7 @@ class Training:
             task=self._task,
             mesh=self._mesh,
             watch=recording,
+            hosts=self._hosts,
         )
         self._show(
             [

@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from gpld import agent, envs
 from gpld.agent import Carry, Model
 from gpld.config import AgentConfig, Config
-from gpld.envs import Fleet, Step, VectorEnv
+from gpld.envs import Fleet, Hosts, Step, VectorEnv
 from gpld.pictures import Picture, coloured
 from gpld.training._devices import each_run, place
 from gpld.training._program import RunKeys, fold_in
@@ -49,12 +49,18 @@ def evaluate_all(
     task: Task | None = None,
     mesh: Mesh | None = None,
     watch: Callable[[Step], None] = lambda step: None,
+    hosts: Sequence[Hosts] = (),
 ) -> list[list[float]]:
     """`evaluate` for R runs at once; `model` and `keys` have a leading run axis.
 
-    `watch(step)` is called after each step of all, whose arrays are `[R, episodes, ...]`.
+    `watch(step)` is called after each step of all, whose arrays are `[R, episodes, ...]`. `hosts`, of each
+    run, keep the processes of its environments for the next time.
     """
-    runs = [make(config, episodes, number, task=task, share=len(configs)) for config in configs]
+    share, kept = len(configs), hosts or [None] * len(configs)
+    runs = [
+        make(config, episodes, number, task=task, share=share, hosts=own)
+        for config, own in zip(configs, kept, strict=True)
+    ]
     with Fleet(runs) as fleet:
         return _play(configs[0].agent, model, fleet, keys, watch, mesh)
 
@@ -84,10 +90,11 @@ def make(
     render: bool = False,
     share: int = 1,
     check: bool = False,
+    hosts: Hosts | None = None,
 ) -> VectorEnv:
     """Environments for training, or for evaluation `number`, whose seeds are never those of training.
 
-    `share` is the number of runs that share this machine's cores.
+    `share` is the number of runs that share this machine's cores; `hosts` keeps processes for the next time.
     """
     seed = config.seed if number is None else envs.stream_seed(config.seed, number, evaluation=True)
     return envs.make(
@@ -106,6 +113,7 @@ def make(
         restart_limit=config.env.restarts,
         check=check,
         share=share,
+        hosts=hosts,
     )
 
 

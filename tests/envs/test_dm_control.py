@@ -133,7 +133,7 @@ if choose_renderer(drawing=True) != "off":
 
 PIXELS = """
 import sys, numpy as np
-from gpld.envs import make
+from gpld.envs import Hosts, make
 from gpld.envs._dm_control import choose_renderer
 if choose_renderer(drawing=True) == "off":
     sys.exit("nothing draws")
@@ -154,6 +154,12 @@ with seen_by[0] as env, seen_by[1] as again:
     again.step(-action)
     again.restore(env.save())
     np.testing.assert_array_equal(again.step(action).obs["image"], env.step(action).obs["image"])
+with Hosts() as kept:  # processes that have drawn for another environment draw the same
+    for seed in (4, 3):
+        with make(task, count=2, seed=seed, pixels=True, processes=2, hosts=kept) as env:
+            rng = np.random.default_rng(0)
+            images = [env.step(rng.uniform(-1, 1, (2, env.spaces.actions))).obs["image"] for _ in range(6)]
+    np.testing.assert_array_equal(images, seen)
 """
 
 

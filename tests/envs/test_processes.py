@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from gpld.envs import make
+from gpld.envs import Hosts, make
 from gpld.envs._process import Host
 from gpld.envs._serial import SerialEnv
 from gpld.envs._stream import Stream
@@ -158,6 +158,25 @@ def test_a_process_killed_between_steps(hosts):
     assert env.step(np.zeros((4, 1))).is_last.tolist() == [False, True, False, True]
     assert env.restore(state) == [1, 3]  # what was lost begins anew
     assert env.step(np.zeros((4, 1))).is_first.tolist() == [False, True, False, True]
+
+
+def test_kept_processes_give_the_bits_of_new_environments_and_end_at_last():
+    how = {"count": 3, "backend": "dm_control"}
+    with Hosts() as kept:
+        used = []
+        for seed in (5, 6, 5):
+            again = make("walker-walk", **how, seed=seed, processes=2, hosts=kept)
+            with again, make("walker-walk", **how, seed=seed) as new:
+                sequence = actions(new, 4)
+                assert same(run(again, sequence), run(new, sequence))
+            used.append([host._process._python for host in kept.take(2)])
+            if seed == 6:
+                used[-1][1].kill()
+                used[-1][1].wait()
+        assert used[0] == used[1]
+        assert [one is two for one, two in zip(used[1], used[2], strict=True)] == [True, False]
+        assert [python.poll() for python in used[2]] == [None, None]
+    assert None not in [python.poll() for python in used[2]]
 
 
 def test_errors_of_making_come_here_and_processes_end_with_their_owner():

@@ -15,7 +15,17 @@ import pytest
 
 from gpld import config as options
 from gpld.config import Config, ConfigError
-from gpld.training import CheckpointError, TrainingStopped, _files, _training, train
+from gpld.envs import _process
+from gpld.training import (
+    CheckpointError,
+    TrainingStopped,
+    _files,
+    _program,
+    _training,
+    evaluate,
+    saved,
+    train,
+)
 from gpld.training._interrupt import interruptible
 from gpld.training.checkpoints import Checkpoints
 from tests.training import helpers
@@ -97,6 +107,31 @@ def test_how_often_it_is_saved_changes_nothing(straight, tmp_path):
     config = pole(checkpoint=OFTEN)
     train(config, tmp_path, task=Pole)
     straight.assert_same(tmp_path, config)
+
+
+def test_evaluations_use_their_processes_again(tmp_path, monkeypatch):
+    started = []
+
+    class Counted(_process.Process):
+        def __init__(self):
+            super().__init__()
+            started.append(self)
+
+    monkeypatch.setattr(_process, "Process", Counted)
+    config = tiny(
+        env_steps=400,
+        backend="dm_control",
+        env={"processes": 2},
+        replay={"train_ratio": 0.001},  # no update
+        eval={"every": 100, "episodes": 2},
+    )
+    train(config, tmp_path)
+    assert len(started) == 2 + 2  # for training and for evaluation
+    assert not any(process.alive for process in started)
+    *_, found = (line["eval/return"] for line in lines(tmp_path))
+    key = _program.fold_in(_program.Keys.of_all([0]).evaluate, np.int32(200))[0]
+    again = evaluate(config, saved.load(tmp_path).model, episodes=2, number=200, key=key)
+    assert np.mean(again) == found  # in processes of its own
 
 
 def test_evaluation_does_not_disturb_training(straight, tmp_path):
