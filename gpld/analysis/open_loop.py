@@ -19,6 +19,7 @@ from gpld.analysis import figures, rollouts
 from gpld.config import AgentConfig
 from gpld.distributions import symexp, twohot_mean
 from gpld.nets import joint_linear
+from gpld.pictures import coloured
 from gpld.training.curve import COLOURS
 from gpld.training.saved import Trained
 from gpld.types import Batch
@@ -159,15 +160,9 @@ def first_episode(found: OpenLoop) -> OpenLoop:
 
 def rows(found: OpenLoop, name: str) -> UInt8[np.ndarray, "3 T B height width 3"]:
     """Truth, model, and model minus truth of an image, in colours; no difference is the grey 128."""
-    truth, model = (_coloured(side.obs[name]) for side in (found.truth, found.model))
+    truth, model = (coloured(side.obs[name]) for side in (found.truth, found.model))
     difference = (model.astype(np.int16) - truth + 256) // 2
     return np.stack([truth, model, difference.astype(np.uint8)])
-
-
-def _coloured(
-    images: UInt8[np.ndarray, "*N height width channels"],
-) -> UInt8[np.ndarray, "*N height width 3"]:
-    return images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
 
 
 def pictures(found: OpenLoop, name: str) -> UInt8[np.ndarray, "T height width 3"]:
