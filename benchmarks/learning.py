@@ -25,7 +25,7 @@ import tyro
 
 from gpld import population
 from gpld.config import Config, override, with_presets
-from gpld.population import TITLES, Member, Method, method_of
+from gpld.population import TITLES, Member, method_of
 from gpld.training import logs, summary, train_all
 from gpld.training.provenance import provenance
 
@@ -40,9 +40,9 @@ class Options:
     task: str = "cartpole-swingup"
     """A task of the suite."""
     seeds: int = 3
-    """Seeds of each method."""
-    methods: tuple[Method, ...] = ("dreamerv3", "gpld")
-    """Methods."""
+    """Seeds of DreamerV3, and of GPLD."""
+    gpld_seeds: int | None = None
+    """Seeds of GPLD, if not as many."""
     preset: tuple[str, ...] = ("12m", "gpu")
     """Presets of the runs."""
     env_steps: int = 100_000
@@ -154,7 +154,14 @@ def main(options: Options) -> None:
     name = f"pixels-{options.task}" if config.env.pixels else options.task
     about = {"task": options.task, "observations": "64x64 images" if config.env.pixels else "states"}
     about |= {"options": str(options), "provenance": provenance()}
-    members = population.members(config, range(options.seeds), options.methods, options.runs / name)
+    seeds = {"dreamerv3": options.seeds, "gpld": options.seeds}
+    if options.gpld_seeds is not None:
+        seeds["gpld"] = options.gpld_seeds
+    members = [
+        member
+        for method, count in seeds.items()
+        for member in population.members(config, range(count), (method,), options.runs / name)
+    ]
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"learning-{name}.json"
     save = partial(write, path, about, members)
