@@ -158,10 +158,9 @@ def add_libraries(library: Path, folder: Path) -> int:
     """Copy a library of this machine and all that it needs; returns their bytes."""
     ldd = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
     folder.mkdir()
-    copies = [
-        shutil.copy(path, folder / name) for name, path in {library.name: library, **needed(ldd)}.items()
-    ]
-    return sum(copy.stat().st_size for copy in copies)
+    for name, path in {library.name: library, **needed(ldd)}.items():
+        shutil.copy(path, folder / name)
+    return sum(copy.stat().st_size for copy in folder.iterdir())
 
 
 def pack(folder: Path) -> Path:
