@@ -12,7 +12,7 @@ from gpld.kernels._activation import activate
 from gpld.kernels._choice import chosen
 from gpld.kernels._dream import activate_hidden, dense, dense_kept, enter, gru_blocks
 from gpld.kernels._pull import Slope, pull_dense, pull_draw, pull_gates, pull_gru, pull_hidden
-from gpld.kernels._step import Activation, by_class, draw, gru, hidden
+from gpld.kernels._step import Activation, draw, gru, hidden
 from gpld.kernels._tiles import NORM_EPS, At, Part, inverse_rms
 from gpld.kernels._twohot import twohot_mean
 
@@ -24,7 +24,6 @@ __all__ = [
     "Slope",
     "activate",
     "activate_hidden",
-    "by_class",
     "chosen",
     "dense",
     "dense_kept",

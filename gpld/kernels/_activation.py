@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from gpld.kernels._tiles import Tile, activated, call, inverse_rms, pull_norm, silu_slope
 
-FORWARD, BACKWARD = Tile(rows=8, warps=2), Tile(rows=16, warps=8)
+FORWARD, BACKWARD = Tile(rows=8, warps=2), Tile(rows=16)
 
 
 @jax.custom_vjp

@@ -7,19 +7,18 @@ def chosen(config: AgentConfig, rows: int) -> bool:
     if config.kernels == "plain":
         return False
     model = config.model
-    widths = (model.deter // model.blocks, model.hidden, model.stoch)
+    widths = (model.deter // model.blocks, model.hidden, model.classes, model.stoch * model.classes)
     # Every tile's side is a power of two, and a matrix unit takes sixteen rows.
     fits = rows % 16 == 0 and model.posterior_layers == 1 and model.units == model.hidden
     fits &= all(width >= 16 and width & (width - 1) == 0 for width in widths)
-    # A tile holds all classes, and bins in pairs about the one at zero.
-    fits &= model.classes <= Tile().depth and model.classes & (model.classes - 1) == 0
-    fits &= model.bins & (model.bins + 1) == 0
+    # A tile holds whole rows of classes, and bins in pairs about the one at zero.
+    fits &= model.classes <= Tile().depth and model.bins & (model.bins + 1) == 0
     if config.kernels == "fused" and not fits:
         raise ConfigError(
-            "agent.kernels: 'fused' needs powers of two from 16 for agent.model.deter over blocks, hidden "
-            f"and stoch, a power of two up to {Tile().depth} for classes, bins one less than a power of two, "
-            f"as many units as hidden, one posterior layer, and batches that 16 divides; got {widths}, "
-            f"{model.classes} classes, {model.bins} bins, {model.units} units, {model.posterior_layers} "
-            f"layers and batches of {rows}. Take 'auto'"
+            "agent.kernels: 'fused' needs powers of two from 16 for agent.model.deter over blocks, hidden, "
+            f"classes and stoch times classes, at most {Tile().depth} classes, bins one less than a power of "
+            f"two, as many units as hidden, one posterior layer, and batches that 16 divides; got {widths}, "
+            f"{model.bins} bins, {model.units} units, {model.posterior_layers} layers and batches of {rows}. "
+            "Take 'auto'"
         )
     return fits and (config.kernels == "fused" or (not interpreted() and config.compute == "bfloat16"))

@@ -1,8 +1,7 @@
 """The stages of a recurrent step of few states, forwards."""
 
-import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +22,8 @@ from gpld.kernels._tiles import (
     tanh,
 )
 
-HIDDEN, GRU, DRAW = Tile(depth=256, warps=8), Tile(warps=8), Tile(columns=16)
-DRAW_MANY = Tile(rows=32, columns=32, warps=8)
+HIDDEN, GRU, DRAW = Tile(depth=256, warps=8), Tile(warps=8), Tile(columns=32)
+DRAW_MANY = Tile(columns=128, warps=8)
 
 
 class Activation(NamedTuple):
@@ -161,73 +160,61 @@ def follow(
 def draw(
     x: Sequence[Part],
     activation: Activation,
-    weight: Float[Array, "C hidden K"],
-    bias: Float[Array, "C K"],
+    weight: Float[Array, "hidden KC"],
+    bias: Float[Array, " KC"],
     uniform: Float[Array, "N K"] | At,
     unimix: float,
     record: At,
 ) -> tuple[Float[Array, "N KC"], Float[Array, "T N F"]]:
     """Classes sampled from a softmax over `weight(act(sum(x))) + bias`, one-hot and flat.
 
-    Weight and bias come as `by_class` cuts them. The second result is the record, whose last columns those
-    classes are.
+    The second result is the record, whose last columns those classes are.
     """
-    count, (classes, inner, variables) = uniform.shape[0], weight.shape
-    cut = (DRAW if count < DRAW_MANY.rows else DRAW_MANY).within(count, variables)
-    # All classes of a tile are held at once.
-    cut = cut._replace(columns=max(16, min(cut.columns, 512 // classes)))
-    rows, columns, width = cut.rows, cut.columns, cut.columns * classes
-    before = (record.shape[-1] - variables * classes) // width
+    (count, variables), (inner, width) = uniform.shape, weight.shape
+    classes = width // variables
+    cut = (DRAW if count < DRAW_MANY.columns else DRAW_MANY).within(count, width)
+    cut = cut._replace(columns=max(cut.columns, classes))
+    rows, columns = cut.rows, cut.columns
+    before = (record.shape[-1] - width) // columns
 
     def kernel(x, activation, weight, bias, uniform, out, kept):
-        z = _sampled(activated_sum(x, *activation), weight, bias, uniform[...], unimix).astype(out.dtype)
+        logits = dot(activated_sum(x, *activation), weight[...]) + bias[...][None]
+        z = _sampled(logits, uniform[...], unimix).astype(out.dtype)
         out[...] = z
         kept[...] = z
 
     line = pl.BlockSpec((inner,), lambda n, j: (0,))
     return call(
         kernel,
-        (count // rows, variables // columns),
+        (count // rows, width // columns),
         [
             [(part.array, pl.BlockSpec((rows, inner), lambda n, j, i=part.index: (n, i))) for part in x],
             [vector if vector is None else (vector, line) for vector in activation],
-            (weight, pl.BlockSpec((classes, inner, columns), lambda n, j: (0, 0, j))),
-            (bias, pl.BlockSpec((classes, columns), lambda n, j: (0, j))),
-            (uniform, pl.BlockSpec((rows, columns), lambda n, j: (n, j))),
+            (weight, pl.BlockSpec((inner, columns), lambda n, j: (0, j))),
+            (bias, pl.BlockSpec((columns,), lambda n, j: (j,))),
+            (uniform, pl.BlockSpec((rows, columns // classes), lambda n, j: (n, j))),
         ],
         (
             (
-                jax.ShapeDtypeStruct((count, variables * classes), weight.dtype),
-                pl.BlockSpec((rows, width), lambda n, j: (n, j)),
+                jax.ShapeDtypeStruct((count, width), weight.dtype),
+                pl.BlockSpec((rows, columns), lambda n, j: (n, j)),
             ),
-            (record, pl.BlockSpec((rows, width), lambda n, j: (n, before + j))),
+            (record, pl.BlockSpec((rows, columns), lambda n, j: (n, before + j))),
         ),
         cut,
     )
 
 
-def by_class(
-    weight: Float[Array, "hidden KC"], bias: Float[Array, " KC"], variables: int
-) -> tuple[Float[Array, "C hidden K"], Float[Array, "C K"]]:
-    """A layer of logits, cut by classes: what is summed over them is then summed over whole arrays."""
-    weight = weight.reshape(weight.shape[0], variables, -1)
-    return jnp.transpose(weight, (2, 0, 1)), bias.reshape(variables, -1).T
-
-
 def _sampled(
-    x: Float[Array, "rows hidden"], weight: Any, bias: Any, uniform: Float[Array, "rows K"], unimix: float
-) -> Float[Array, "rows KC"]:
+    logits: Float[Array, "rows columns"], uniform: Float[Array, "rows variables"], unimix: float
+) -> Float[Array, "rows columns"]:
     """Classes by the inverse of the cumulative distribution, one-hot."""
-    classes = weight.shape[0]
-    logits = [dot(x, weight[c]) + bias[c][None] for c in range(classes)]
-    top = functools.reduce(jnp.maximum, logits)
-    weights = [jnp.exp(y - top) for y in logits]
-    scale = (1 - unimix) / functools.reduce(jnp.add, weights)
-    cumulative, index = jnp.zeros_like(top), jnp.zeros(top.shape, jnp.int32)
+    shape = (*uniform.shape, logits.shape[1] // uniform.shape[1])
+    logits, classes = logits.reshape(shape), shape[-1]
+    weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    probs = (1 - unimix) * weights / jnp.sum(weights, axis=-1, keepdims=True) + unimix / classes
+    below = (jnp.cumsum(probs, axis=-1) <= uniform[..., None]).astype(jnp.int32)
     # The last class takes what rounding leaves of the unit interval.
-    for y in weights[:-1]:
-        cumulative += scale * y + unimix / classes
-        index += (cumulative <= uniform).astype(jnp.int32)
-    shape = (*index.shape, classes)
-    one_hot = jax.lax.broadcasted_iota(jnp.int32, shape, 2) == index[..., None]
+    index = jnp.minimum(jnp.sum(below, axis=-1, keepdims=True), classes - 1)
+    one_hot = jax.lax.broadcasted_iota(jnp.int32, shape, 2) == index
     return one_hot.astype(jnp.float32).reshape(shape[0], -1)

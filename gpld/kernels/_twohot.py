@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 
 from gpld.kernels._tiles import Tile, call
 
-TILE = Tile(rows=8, warps=1)
+TILE = Tile(rows=4, warps=1)
 
 
 def twohot_mean(

@@ -40,8 +40,6 @@ class Dreams(eqx.Module):
     """The same for z: the reader, the next step."""
     shared: Float[Array, "active D"]
     """Of all activations that reach the whole hidden layer, one matrix; for the GPU kernels."""
-    classes: tuple[Float[Array, "C hidden K"], Float[Array, "C K"]]
-    """The prior's last layer, cut by classes; for the GPU kernels."""
     reader: Linear
     unimix: float = eqx.field(static=True)
     fused: bool = eqx.field(static=True)
@@ -66,7 +64,6 @@ class Dreams(eqx.Module):
             jnp.concatenate(by_h, axis=1),
             jnp.concatenate(by_z, axis=1),
             jnp.concatenate(shared),
-            kernels.by_class(prior.out.weight, prior.out.bias, dynamics.stoch),
             reader,
             dynamics.unimix,
             fused,
@@ -132,7 +129,8 @@ class Dreams(eqx.Module):
         )
         by_h = h @ self.by_h
         last, activation = prior.mlp.last_product([Part(by_h, 2)]), prior.mlp.layers[-1].activation
-        z, record = kernels.draw(last, activation, *self.classes, uniform, self.unimix, At(record, step))
+        weight, bias = prior.out.weight, prior.out.bias
+        z, record = kernels.draw(last, activation, weight, bias, uniform, self.unimix, At(record, step))
         return Dreaming(h, blocks, z, by_h, z @ self.by_z, At(record, step + 1))
 
 

@@ -121,7 +121,7 @@ def _run(
     if not fused:
         return jax.lax.scan(step, carry, given, unroll=unroll)[1]
 
-    out = kernels.by_class(head.out.weight, head.out.bias, layers.stoch)
+    out = head.out
     # The bias is in `e_part`.
     activation = Activation(None, head.mlp.layers[0].norm.scale)
 
@@ -137,7 +137,7 @@ def _run(
         h, hs = kernels.gru(y, squares, scale, h, weight, bias, x.keep, At(hs, now))
         read = h @ readers
         first = [Part(read), Part(x.e_part)]
-        z, zs = kernels.draw(first, activation, *out, x.uniform, layers.unimix, At(zs, now))
+        z, zs = kernels.draw(first, activation, out.weight, out.bias, x.uniform, layers.unimix, At(zs, now))
         return (h, z, read, hs, zs), None
 
     steps = len(given.keep)

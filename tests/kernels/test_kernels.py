@@ -16,7 +16,7 @@ from gpld.nets import Dense
 from gpld.profiling import random_batch
 from gpld.types import Spaces
 
-SIZES = ModelConfig(deter=64, blocks=2, hidden=32, stoch=16, classes=4, units=32, bins=31)
+SIZES = ModelConfig(deter=64, blocks=2, hidden=32, stoch=4, classes=16, units=32, bins=31)
 CONFIG = AgentConfig(model=SIZES, behavior=BehaviorConfig(horizon=3))
 
 
@@ -74,7 +74,7 @@ def test_dreams_are_the_same():
     state = agent.init(CONFIG, Spaces.of({"x": (3,)}, 2), jax.random.key(0))
     model = noisy(state.model, jax.random.key(1))
     h = jax.random.normal(jax.random.key(2), (32, SIZES.deter))
-    z = jax.nn.one_hot(jax.random.randint(jax.random.key(3), (32, 16), 0, 4), 4).reshape(32, -1)
+    z = jax.nn.one_hot(jax.random.randint(jax.random.key(3), (32, 4), 0, 16), 16).reshape(32, -1)
     noise = draw_noise(CONFIG, model.policy, 32, key=jax.random.key(4))
 
     def dream(fused):

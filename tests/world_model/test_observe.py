@@ -134,14 +134,14 @@ def test_scans_form_no_weight_gradients():
 
 @pytest.mark.parametrize("batch", [16, 32])
 def test_kernels_do_what_the_plain_step_does(batch):
-    sizes = ModelConfig(deter=64, blocks=2, hidden=32, stoch=16, classes=4, units=32)
+    sizes = ModelConfig(deter=64, blocks=2, hidden=32, stoch=4, classes=16, units=32)
     arguments = example(sizes, 3, batch)
     compute = jax.jit(lambda f, *x: gradients(total)(f, *x), static_argnums=0)
     assert_same(compute(partial(observe, fused=True), *arguments), compute(observe, *arguments))
 
 
 def test_kernels_do_what_the_plain_step_does_in_every_run():
-    sizes = ModelConfig(deter=64, blocks=2, hidden=32, stoch=16, classes=4, units=32)
+    sizes = ModelConfig(deter=64, blocks=2, hidden=32, stoch=4, classes=16, units=32)
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *(example(sizes, 2, 16, seed) for seed in range(2)))
     plain, fused = (
         jax.jit(jax.vmap(lambda *x, f=f: gradients(total)(f, *x)))(*stacked)
