@@ -62,13 +62,14 @@ class Options:
 
 def product_rate(dtype: str) -> float:
     """FLOP/s of one large matrix product."""
-    size = 1024 if jax.default_backend() == "cpu" else 8192
-    x = jax.random.normal(jax.random.key(0), (size, size)).astype(dtype)
-    product = jax.jit(jnp.matmul)
-    jax.block_until_ready([product(x, x) for _ in range(3)])
+    size, repeats = (1024, 10) if jax.default_backend() == "cpu" else (8192, 100)
+    # Products with it neither grow nor shrink.
+    x = (jax.random.normal(jax.random.key(0), (size, size)) / size**0.5).astype(dtype)
+    products = jax.jit(lambda x: jax.lax.fori_loop(0, repeats, lambda _, y: x @ y, x))
+    jax.block_until_ready(products(x))
     begin = time.perf_counter()
-    jax.block_until_ready([product(x, x) for _ in range(10)])
-    return 10 * 2 * size**3 / (time.perf_counter() - begin)
+    jax.block_until_ready(products(x))
+    return repeats * 2 * size**3 / (time.perf_counter() - begin)
 
 
 def measure(

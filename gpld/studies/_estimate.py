@@ -9,7 +9,7 @@ from gpld.config import Config
 from gpld.studies._plan import Plan
 from gpld.types import Spaces
 
-REFERENCE_MS = 5.5
+REFERENCE_MS = 3.25
 """Of one update of one of eight runs of the 12M agent in one program on an H200: see results/README.md."""
 REFERENCE_PARAMETERS = 9_738_019
 REFERENCE_STATES = 16 * 64 * 26

@@ -242,8 +242,10 @@ class Training:
     @property
     def _filming(self) -> bool:
         """Whether an evaluation now is to be looked at: the first, the last, and some between them."""
-        log, number = self.config.log, self.agent_steps // self.config.eval.every
-        return log.tensorboard and log.films > 0 and ((number - 1) % log.films == 0 or self.finished)
+        log, every = self.config.log, self.config.eval.every
+        if not (log.tensorboard and log.films and every):
+            return False
+        return (self.agent_steps // every - 1) % log.films == 0 or self.finished
 
     def _keep(self) -> None:
         """Keep all models for good."""
