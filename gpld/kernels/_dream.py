@@ -1,7 +1,7 @@
-"""What surrounds the matrix products of a recurrent step of many states, which are left to cuBLAS.
+"""A step of many dreams: small heads, a kernel a layer, and what surrounds the recurrence's large products.
 
-cuBLAS multiplies by all blocks of a block-diagonal matrix at once if they come one after the other, as
-`[G, N, own]`. These kernels read and write that order, so that nothing is transposed for it.
+Those are left to cuBLAS, which multiplies by all blocks of a block-diagonal matrix at once if they come one
+after the other, as `[G, N, own]`. These kernels read and write that order, so that nothing is transposed.
 """
 
 from collections.abc import Sequence

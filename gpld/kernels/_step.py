@@ -23,7 +23,7 @@ from gpld.kernels._tiles import (
 )
 
 HIDDEN, GRU, DRAW = Tile(depth=256, warps=8), Tile(warps=8), Tile(columns=32)
-DRAW_MANY = Tile(columns=128, warps=8)
+MANY, DRAW_MANY = 64, Tile(columns=128, warps=8)
 
 
 class Activation(NamedTuple):
@@ -172,7 +172,7 @@ def draw(
     """
     (count, variables), (inner, width) = uniform.shape, weight.shape
     classes = width // variables
-    cut = (DRAW if count < DRAW_MANY.columns else DRAW_MANY).within(count, width)
+    cut = (DRAW if count < MANY else DRAW_MANY).within(count, width)
     cut = cut._replace(columns=max(cut.columns, classes))
     rows, columns = cut.rows, cut.columns
     before = (record.shape[-1] - width) // columns
