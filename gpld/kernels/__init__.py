@@ -5,8 +5,8 @@ fusion. Here each kernel begins with the norm and activation of the rows it read
 elementwise, so that only matrix products separate one kernel from the next. Where few rows are read, doing
 the norm again for every tile of the output costs nothing; where there are many, the caller does it once.
 
-Inside a scan they find by themselves what belongs to a step, in arrays of all steps, and write what it adds to
-such arrays in place (`At`): stacked by the scan, arrays of many runs would be copied and transposed.
+Inside a scan they find by themselves what belongs to a step, in arrays of all steps, and write what it adds
+to such arrays in place (`At`): stacked by the scan, arrays of many runs would be copied and transposed.
 
 On machines without a GPU the kernels are interpreted, which is slow and serves tests.
 """
