@@ -64,11 +64,12 @@ def twohot_mean(
     """
     count = _odd(logits)
     positive = symexp_bins(count)[count // 2 + 1 :]
-    bias = jnp.zeros(logits.shape[-1]) if bias is None else bias
     if fused:
+        bias = jnp.zeros(logits.shape[-1]) if bias is None else bias
         rows, bias = jax.lax.stop_gradient((logits.reshape(-1, logits.shape[-1]), bias))
         return kernels.twohot_mean(rows, bias, positive).reshape(logits.shape[:-1])
-    logits = logits + jnp.broadcast_to(bias.astype(logits.dtype), logits.shape)
+    if bias is not None:
+        logits = logits + jnp.broadcast_to(bias.astype(logits.dtype), logits.shape)
     probs = jax.nn.softmax(logits[..., :count].astype(jnp.float32))
     upper, lower = probs[..., count // 2 + 1 :], probs[..., count // 2 - 1 :: -1]
     return jnp.sum((upper - lower) * jnp.broadcast_to(positive, upper.shape), axis=-1)

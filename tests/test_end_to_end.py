@@ -1,20 +1,14 @@
 """The arithmetic of benchmarks/end_to_end.py on made-up measurements."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 from gpld.config import Config
+from tests import scripts
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    path = Path(__file__).parent.parent / "benchmarks" / "end_to_end.py"
-    spec = importlib.util.spec_from_file_location("end_to_end", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("benchmarks/end_to_end.py")
 
 
 def test_what_follows_from_the_measurements(benchmark):

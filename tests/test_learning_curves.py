@@ -1,7 +1,6 @@
 """What benchmarks/learning.py writes about runs, on made-up metrics."""
 
 import dataclasses
-import importlib.util
 import json
 import signal
 import time
@@ -11,16 +10,12 @@ import pytest
 
 from gpld.config import Config
 from gpld.population import Member
-
-PATH = Path(__file__).parent.parent / "benchmarks" / "learning.py"
+from tests import scripts
 
 
 @pytest.fixture(scope="module")
 def learning():
-    spec = importlib.util.spec_from_file_location("learning", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("benchmarks/learning.py")
 
 
 def log(path: Path, *rows: dict) -> None:

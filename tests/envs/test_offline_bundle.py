@@ -1,6 +1,5 @@
 """The offline bundle's choice of versions and files, without downloading anything."""
 
-import importlib.util
 import subprocess
 import sys
 import zipfile
@@ -8,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "offline_bundle.py"
+from tests import scripts
 
 
 @pytest.fixture(scope="module")
 def bundle():
-    spec = importlib.util.spec_from_file_location("offline_bundle", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("scripts/offline_bundle.py")
 
 
 def test_pins_are_those_of_the_target(bundle, tmp_path: Path):

@@ -1,23 +1,14 @@
 """Operations of the compiled programs, at the 12M agent's sizes and rho = 0.5."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import jax
 import pytest
 
-PATH = Path(__file__).parents[2] / "benchmarks" / "penalty.py"
+from tests import scripts
 
 
 @pytest.fixture(scope="module")
 def benchmark():
-    spec = importlib.util.spec_from_file_location("penalty_benchmark", PATH)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules[spec.name]
+    return scripts.load("benchmarks/penalty.py")
 
 
 def test_closed_form_probes_take_at_most_a_fifth_of_the_operations(benchmark):

@@ -1,19 +1,13 @@
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-pytest.importorskip("torch")
+from tests import scripts
 
-PATH = Path(__file__).parents[2] / "examples" / "torch_rssm.py"
+pytest.importorskip("torch")
 
 
 @pytest.fixture(scope="module")
 def example():
-    spec = importlib.util.spec_from_file_location("torch_rssm", PATH)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return scripts.load("examples/torch_rssm.py")
 
 
 def test_the_penalty_smooths_the_posterior_and_the_model_still_learns(example, capsys):
