@@ -24,7 +24,7 @@ import numpy as np
 import tyro
 
 from gpld import population
-from gpld.config import Config, override, with_presets
+from gpld.config import Config, ConfigError, override, with_presets
 from gpld.population import TITLES, Member, method_of
 from gpld.training import logs, summary, train_all
 from gpld.training.provenance import provenance
@@ -91,19 +91,20 @@ def updates_per_second(folder: Path) -> float | None:
     return float(np.median(updates[learned] / seconds[learned])) if learned.any() else None
 
 
-def write(path: Path, about: dict, members: Sequence[Member]) -> None:
-    """Write what the runs have logged so far, at once or not at all."""
-    metrics = logs.read(members[0].folder)
+def write(path: Path, about: dict, members: Sequence[Member]) -> list[dict]:
+    """Write what the runs have logged so far, at once or not at all. Returns their curves."""
+    metrics, runs = logs.read(members[0].folder), curves(members)
     record = {
         **about,
         "env_steps": max(metrics["env_steps"], default=0),
         "updates": max(metrics["updates"], default=0),
         "updates_per_second": updates_per_second(members[0].folder),
-        "runs": curves(members),
+        "runs": runs,
     }
     unfinished = path.with_name(path.name + ".partial")
     unfinished.write_text(json.dumps(record, indent=1) + "\n")
     unfinished.replace(path)
+    return runs
 
 
 @contextmanager
@@ -119,7 +120,7 @@ def stopped_after(seconds: float) -> Iterator[None]:
 
 
 @contextmanager
-def repeatedly(action: Callable[[], None], seconds: float) -> Iterator[None]:
+def repeatedly(action: Callable[[], object], seconds: float) -> Iterator[None]:
     """Do something again and again in the background."""
     done = threading.Event()
 
@@ -148,30 +149,39 @@ def configured(options: Options) -> Config:
     return config
 
 
+def members_of(config: Config, options: Options, folder: Path) -> list[Member]:
+    """The runs, DreamerV3's first."""
+    gpld_seeds = options.seeds if options.gpld_seeds is None else options.gpld_seeds
+    for name, value in (("seeds", options.seeds), ("gpld_seeds", gpld_seeds)):
+        if value < 0:
+            raise ConfigError(f"{name}: {value} is not allowed; it must be at least 0")
+    if not options.seeds and not gpld_seeds:
+        raise ConfigError("seeds: 0 is not allowed; it must be at least 1 if gpld_seeds is not")
+    baselines = population.members(config, range(options.seeds), ("dreamerv3",), folder)
+    return [*baselines, *population.members(config, range(gpld_seeds), ("gpld",), folder)]
+
+
 def main(options: Options) -> None:
     """Train all runs, and write their curves."""
+    if not options.seconds >= 0:
+        raise ConfigError(f"seconds: {options.seconds:g} is not allowed; it must be at least 0")
     config = configured(options)
     name = f"pixels-{options.task}" if config.env.pixels else options.task
     about = {"task": options.task, "observations": "64x64 images" if config.env.pixels else "states"}
     about |= {"options": str(options), "provenance": provenance()}
-    seeds = {"dreamerv3": options.seeds, "gpld": options.seeds}
-    if options.gpld_seeds is not None:
-        seeds["gpld"] = options.gpld_seeds
-    members = [
-        member
-        for method, count in seeds.items()
-        for member in population.members(config, range(count), (method,), options.runs / name)
-    ]
+    members = members_of(config, options, options.runs / name)
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"learning-{name}.json"
     save = partial(write, path, about, members)
     with stopped_after(options.seconds), repeatedly(save, WRITE_SECONDS):
         train_all(members)
-    save()
-    if all(len(run["returns"]) for run in curves(members)):
+    if all(run["returns"] for run in save()):
         summary.show_all(members)
     print(f"written to {path}")
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    try:
+        main(tyro.cli(Options, description=__doc__))
+    except ConfigError as error:
+        raise SystemExit(f"learning.py: {error}") from None

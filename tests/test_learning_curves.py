@@ -2,13 +2,14 @@
 
 import dataclasses
 import json
+import re
 import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from gpld.config import Config
+from gpld.config import Config, ConfigError
 from gpld.population import Member
 from tests import scripts
 
@@ -32,6 +33,42 @@ def test_pixels_begin_to_be_penalised_when_asked(learning):
     assert unasked.agent.penalty.start == 100_000
 
 
+def test_each_method_has_its_own_number_of_seeds(learning, tmp_path: Path):
+    def names(**seeds: int) -> list[str]:
+        options = learning.Options(**seeds)
+        return [
+            member.name for member in learning.members_of(learning.configured(options), options, tmp_path)
+        ]
+
+    assert names(seeds=1) == ["dreamerv3-seed0", "gpld-seed0"]
+    assert names(seeds=2, gpld_seeds=0) == ["dreamerv3-seed0", "dreamerv3-seed1"]
+    assert names(seeds=0, gpld_seeds=1) == ["gpld-seed0"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": 0}, "seeds: 0 is not allowed; it must be at least 1 if gpld_seeds is not"),
+        (
+            {"seeds": 0, "gpld_seeds": 0},
+            "seeds: 0 is not allowed; it must be at least 1 if gpld_seeds is not",
+        ),
+        ({"seeds": -1}, "seeds: -1 is not allowed; it must be at least 0"),
+        ({"gpld_seeds": -2}, "gpld_seeds: -2 is not allowed; it must be at least 0"),
+        ({"seconds": -0.5}, "seconds: -0.5 is not allowed; it must be at least 0"),
+        ({"env_steps": -4}, "env_steps: -4 is not allowed"),
+        ({"horizon": -1}, "agent.behavior.horizon: -1 is not allowed"),
+        ({"penalty_start": -1}, "agent.penalty.start: -1 is not allowed"),
+        ({"eval_every": -1}, "eval.every: -1 is not allowed"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused_before_anything_is_written(learning, tmp_path, changes, message):
+    options = learning.Options(runs=tmp_path / "runs", out=tmp_path / "results", **changes)
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        learning.main(options)
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
 def test_updates_per_second_leave_out_evaluations_and_new_starts(learning, tmp_path: Path):
     assert learning.updates_per_second(tmp_path) is None
     seconds = [(0, 10.0), (100, 20.0), (200, 30.0), (200, 90.0), (300, 100.0), (300, 5.0), (400, 7.0)]
@@ -53,7 +90,7 @@ def test_writes_what_is_logged(learning, tmp_path: Path):
         {"env_steps": 400, "updates": 100, "train/return": 20.0, "loss/penalty_posterior": 0.25},
         {"env_steps": 800, "updates": 200, "eval/return": 30.5},
     )
-    learning.write(path, {"task": "cartpole-swingup"}, members)
+    returned = learning.write(path, {"task": "cartpole-swingup"}, members)
     written = json.loads(path.read_text())
     assert (written["env_steps"], written["updates"], written["updates_per_second"]) == (800, 200, None)
     run, other = written["runs"]
@@ -66,6 +103,7 @@ def test_writes_what_is_logged(learning, tmp_path: Path):
         "jacobian": {"400": 0.25},
     }
     assert other["returns"] == []
+    assert [run["returns"] for run in returned] == [[30.5], []]
     assert not list(tmp_path.glob("*.partial"))
 
 
