@@ -5,8 +5,9 @@
 Each variant is compiled for itself; a baseline is compiled without the penalty. Prints a table and writes a
 JSON file, after each measurement. With --pixels, the walker is seen: 64x64 images instead of states.
 
-The last column is how fast the matrix products of an update are, by the time of all of it, beside one large
-product of the same type measured in the same process. Kernels are those that the compiled program starts.
+The last column is how fast the matrix products and convolutions of an update are, by the time of all of it,
+beside one large product of the same type measured in the same process. Kernels are those that the compiled
+program starts.
 """
 
 import dataclasses

@@ -86,7 +86,7 @@ class Program:
         self.compile_seconds = time.perf_counter() - begin
         one = jax.tree.map(lambda x: x[0], (self.states, self._batches))
         self.flops = matrix_flops(jax.make_jaxpr(partial(agent.update, config.agent))(*one).jaxpr)
-        """Of the matrix products of one update of one run."""
+        """Of the matrix products and convolutions of one update of one run."""
         self.time()
 
     def time(self) -> float:
@@ -129,20 +129,38 @@ def _alone(config: Config) -> Callable[..., Any]:
 
 
 def matrix_flops(jaxpr: Any) -> int:
-    """Multiplications and additions in the matrix products of a program, through all turns of its loops."""
+    """Multiplications and additions in a program's matrix products and convolutions, all turns of its loops.
+
+    A convolution is counted as if its padding were data.
+    """
     total = 0
     for equation in jaxpr.eqns:
-        if equation.primitive.name == "dot_general":
-            (contracted, _), _ = equation.params["dimension_numbers"]
-            shape = equation.invars[0].aval.shape
-            products = math.prod(equation.outvars[0].aval.shape)
-            total += 2 * products * math.prod(shape[axis] for axis in contracted)
+        if terms := _TERMS.get(equation.primitive.name):
+            total += 2 * math.prod(equation.outvars[0].aval.shape) * terms(equation)
         else:
             times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
             if "grid_mapping" in equation.params:  # a kernel, once for each place of its grid
                 times = math.prod(equation.params["grid_mapping"].grid)
             total += times * sum(matrix_flops(inner) for inner in _inner(equation.params.values()))
     return total
+
+
+def _contracted(equation: Any) -> int:
+    """Products that a matrix product sums for each number of its result."""
+    (contracted, _), _ = equation.params["dimension_numbers"]
+    return math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
+
+
+def _windowed(equation: Any) -> int:
+    """Products that a convolution sums for each number of its result: all of its kernel for one channel.
+
+    The kernel of a convolution in groups has the inputs of one group only.
+    """
+    _, *window = equation.params["dimension_numbers"].rhs_spec
+    return math.prod(equation.invars[1].aval.shape[axis] for axis in window)
+
+
+_TERMS = {"dot_general": _contracted, "conv_general_dilated": _windowed}
 
 
 def _inner(values: Iterable[Any]) -> list[Any]:
@@ -215,8 +233,8 @@ def compare(
     `ratio` and `ratio_std` are the mean and standard deviation over rounds of a setting's time to the
     baseline's; `ms` is the median time of an update and run, `spread` the range of all but its slowest tenth;
     `seconds_more` is what the mean ratio adds to all updates of a run of `ENV_STEPS`. `gflop` are those of
-    one update's matrix products, `temporary_mib` the program's memory besides its states, `kernels` the
-    operations that it starts per update. `paper` is the ratio that the paper reports.
+    one update's matrix products and convolutions, `temporary_mib` the program's memory besides its states,
+    `kernels` the operations that it starts per update. `paper` is the ratio that the paper reports.
     """
     compiled: dict[AgentConfig, Program] = {}
     for config in progress(list(configs), "compile"):

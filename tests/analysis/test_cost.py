@@ -23,6 +23,30 @@ def test_matrix_products_are_counted_through_loops_and_calls():
     assert cost.matrix_flops(jaxpr) == 2 * 4 * 5 * 6 + 7 * 2 * 27 + 2 * 2 * 4 * 5 * 6
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+def test_a_convolution_and_its_gradients_are_counted(groups):
+    x, weight = jnp.ones((2, 8, 6, 3)), jnp.ones((5, 3, 3 // groups, 12))
+
+    def convolved(x, weight):
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(
+            x, weight, (1, 1), "SAME", dimension_numbers=layout, feature_group_count=groups
+        )
+
+    def flops(program):
+        return cost.matrix_flops(jax.make_jaxpr(program)(x, weight).jaxpr)
+
+    def total(x, weight):
+        return jnp.sum(jnp.sin(convolved(x, weight)))
+
+    # Each of 12 channels at 8 x 6 places of 2 maps reads 5 x 3 places of its group's channels.
+    once = 2 * (2 * 8 * 6) * 12 * (5 * 3) * (3 // groups)
+    assert flops(convolved) == once
+    # Either gradient is a convolution of the same products.
+    assert flops(jax.grad(total, argnums=0)) == 2 * once
+    assert flops(jax.grad(total, argnums=(0, 1))) == 3 * once
+
+
 def test_the_arithmetic_of_an_update_grows_with_the_penalty():
     config = tiny("walker-walk")
 
