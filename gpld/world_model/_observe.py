@@ -295,7 +295,8 @@ def _fused_run_back(
         return (h, z, hs, zs), None
 
     steps = len(keep)
-    records = [empty_record(like, steps).array for like in zeros]
+    # Not like `zeros`, which are the same for all runs: a copy of their record would be made for each.
+    records = [empty_record(like[0], steps).array for like in (outer.h, outer.z)]
     now = jnp.arange(steps, dtype=jnp.int32)[:, None]
     (_, _, *before), _ = jax.lax.scan(step, (*zeros, *records), now, reverse=True, unroll=unroll)
     return tuple(before)

@@ -148,3 +148,21 @@ def test_kernels_do_what_the_plain_step_does_in_every_run():
         for f in (observe, partial(observe, fused=True))
     )
     assert_same(fused, plain)
+
+
+def test_records_of_many_runs_begin_with_no_copy():
+    sizes = ModelConfig(deter=64, blocks=2, hidden=32, stoch=4, classes=16, units=32)
+    stacked = jax.tree.map(lambda *x: jnp.stack(x), *(example(sizes, 3, 16, seed) for seed in range(2)))
+    # Squared, so that the gradient by h differs between runs, as in every agent.
+    squared = gradients(lambda *x: jnp.square(total(*x)))
+    fused = jax.vmap(partial(squared, partial(observe, fused=True)))
+    program = jax.make_jaxpr(fused)(*stacked).jaxpr
+    made_by = {var: eqn.primitive.name for eqn in program.eqns for var in eqn.outvars}
+    records = [
+        made_by[var]
+        for eqn in program.eqns
+        if eqn.primitive.name == "scan"
+        for var in eqn.invars[eqn.params["num_consts"] :][: eqn.params["num_carry"]]
+        if var.aval.shape == (2, 3, 16, 64)  # of all steps
+    ]
+    assert records == ["empty"] * 4  # h and z, forwards and backwards
