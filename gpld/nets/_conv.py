@@ -1,9 +1,62 @@
+from collections.abc import Callable
+
 import equinox as eqx
 import jax
+import jax.custom_batching
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpld.nets._layers import RMSNorm, initial_weight
+
+
+def _run_by_run(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """The same function, which computes one run after the other where runs are mapped over.
+
+    JAX would make one convolution in groups of the convolutions of all runs. For that the runs' maps are
+    transposed to lie beside each other as channels, and grouped convolutions are slow on GPUs.
+    """
+    mapped = jax.custom_batching.custom_vmap(function)
+
+    @mapped.def_vmap
+    def runs(size: int, batched: list[bool], *both: Array) -> tuple[Array, bool]:
+        if not all(batched):  # then it is one plain convolution of more maps or channels
+            return jax.vmap(function, [0 if axis else None for axis in batched])(*both), True
+        return jnp.stack([mapped(*(x[run] for x in both)) for run in range(size)]), True
+
+    return mapped
+
+
+def _plain(maps: Array, weight: Array) -> Array:
+    layout = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(maps, weight, (1, 1), "SAME", dimension_numbers=layout)
+
+
+@jax.custom_vjp
+def convolve(
+    maps: Float[Array, "N rows columns in"], weight: Float[Array, "k k in out"]
+) -> Float[Array, "N rows columns out"]:
+    """The maps, padded with zeros to keep their size, convolved with a kernel."""
+    return _run_by_run(_plain)(maps, weight)
+
+
+def _convolve_forward(maps: Array, weight: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _run_by_run(_plain)(maps, weight), (maps, weight)
+
+
+def _convolve_backward(kept: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    maps, weight = kept
+
+    # A convolution is linear in each of its arguments.
+    def by_maps(gradient: Array, weight: Array) -> Array:
+        return jax.linear_transpose(lambda x: _plain(x, weight), maps)(gradient)[0]
+
+    def by_weight(gradient: Array, maps: Array) -> Array:
+        return jax.linear_transpose(lambda w: _plain(maps, w), weight)(gradient)[0]
+
+    return _run_by_run(by_maps)(gradient, weight), _run_by_run(by_weight)(gradient, maps)
+
+
+convolve.defvjp(_convolve_forward, _convolve_backward)
 
 
 class Conv(eqx.Module):
@@ -20,9 +73,7 @@ class Conv(eqx.Module):
 
     def __call__(self, x: Float[Array, "*N rows columns in"]) -> Float[Array, "*N rows columns out"]:
         maps = x.reshape(-1, *x.shape[-3:])
-        layout = ("NHWC", "HWIO", "NHWC")
-        weight = self.weight.astype(x.dtype)
-        y = jax.lax.conv_general_dilated(maps, weight, (1, 1), "SAME", dimension_numbers=layout)
+        y = convolve(maps, self.weight.astype(x.dtype))
         y = y + jnp.broadcast_to(self.bias.astype(y.dtype), y.shape)
         return y.reshape(*x.shape[:-1], y.shape[-1])
 

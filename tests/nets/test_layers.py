@@ -82,6 +82,53 @@ def test_convolution_initialisation_follows_all_it_reads():
     assert not layer.bias.any()
 
 
+def with_gradients(conv):
+    """Values and both gradients of one run's convolution."""
+
+    def run(maps, weight, by):
+        y, back = jax.vjp(conv, maps, weight)
+        return y, *back(by)
+
+    return run
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+def test_convolutions_of_runs_are_those_of_each(axes, dtype):
+    def plain(maps, weight):
+        layout = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(maps, weight, (1, 1), "SAME", dimension_numbers=layout)
+
+    shapes = ((4, 8, 6, 2), (5, 5, 2, 3), (4, 8, 6, 3))
+    maps, weight, by = (
+        jax.random.normal(key, (3, *shape) if axis == 0 else shape).astype(dtype)
+        for key, shape, axis in zip(jax.random.split(jax.random.key(0), 3), shapes, (*axes, 0), strict=True)
+    )
+    ours, theirs = (
+        jax.jit(jax.vmap(with_gradients(conv), (*axes, 0)))
+        for conv in (lambda maps, weight: Conv(weight, jnp.zeros(3, dtype))(maps), plain)
+    )
+    for found, expected in zip(ours(maps, weight, by), theirs(maps, weight, by), strict=True):
+        assert found.dtype == expected.dtype == dtype
+        scale = float(jnp.abs(expected).max())
+        tolerance = scale * (1e-6 if dtype == "float32" else 1e-2)
+        np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=tolerance)
+    groups = [str(jax.make_jaxpr(f)(maps, weight, by)).count("group_count=3") for f in (ours, theirs)]
+    assert groups[0] == 0 or axes != (0, 0)
+    assert groups[1] > 0
+
+
+def test_convolutions_of_runs_of_runs():
+    maps = jax.random.normal(jax.random.key(0), (2, 3, 1, 4, 4, 2))
+    weights = jax.random.normal(jax.random.key(1), (2, 3, 3, 3, 2, 2))
+
+    def run(weight, maps):
+        return Conv(weight, jnp.zeros(2))(maps)
+
+    found = jax.jit(jax.vmap(jax.vmap(run)))(weights, maps)
+    np.testing.assert_allclose(found[1, 2], run(weights[1, 2], maps[1, 2]), rtol=1e-6, atol=1e-6)
+
+
 def test_convolution_reads_a_window_around_each_place():
     layer = Conv.init(2, 4, 3, key=jax.random.key(0))
     layer = Conv(layer.weight, jnp.arange(4.0))
