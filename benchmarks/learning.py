@@ -49,6 +49,8 @@ class Options:
     """Env steps of each run."""
     horizon: int | None = None
     """Imagined steps, if not those of the presets."""
+    learning_rate: float | None = None
+    """Learning rate, if not that of the presets."""
     penalty_start: int | None = None
     """Updates before the penalty starts, if not those of the presets."""
     eval_every: int | None = None
@@ -71,6 +73,7 @@ def curves(members: Sequence[Member]) -> list[dict]:
         metrics = logs.read(member.folder)
         env_steps, returns = summary.evaluations(member.folder)
         run = {"method": TITLES[method_of(member.config)], "seed": member.config.seed}
+        run["learning_rate"] = member.config.agent.optimizer.learning_rate
         run |= {"env_steps": env_steps.tolist(), "returns": returns.tolist()}
         for name, column in (("training", "train/return"), ("jacobian", "loss/penalty_posterior")):
             if column in metrics:
@@ -142,6 +145,8 @@ def configured(options: Options) -> Config:
     config = with_presets(Config(task=options.task, env_steps=options.env_steps), options.preset)
     if options.horizon is not None:
         config = override(config, {"agent": {"behavior": {"horizon": options.horizon}}})
+    if options.learning_rate is not None:
+        config = override(config, {"agent": {"optimizer": {"learning_rate": options.learning_rate}}})
     if options.penalty_start is not None:
         config = override(config, {"agent": {"penalty": {"start": options.penalty_start}}})
     if options.eval_every is not None:

@@ -4,6 +4,7 @@ Nothing here knows of environments, files or devices. All three functions work u
 axis of runs, each with its own parameters, random numbers and hyperparameters.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -14,8 +15,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from gpld import behavior, kernels, world_model
 from gpld.behavior import DreamNoise, Normalizer, PolicyHead
 from gpld.config import AgentConfig
-from gpld.distributions import twohot_mean
-from gpld.nets import Head, aligned, joint_linear, settled
+from gpld.distributions import FusedTwoHot, TwoHot
+from gpld.kernels import Part
+from gpld.nets import Head, aligned, joint_linear
 from gpld.optimizer import laprop, tensor_norms
 from gpld.types import Batch, Latent, Spaces
 from gpld.world_model import PenaltyNoise, WorldModel
@@ -162,7 +164,7 @@ def loss(
     dream = behavior.imagine(
         model.world.dynamics, model.policy, *flat, noise.dream, unroll=config.unroll, fused=fused
     )
-    scores = _score_dream(model, state.slow_value, dream, fused=fused)
+    scores = _score_dream(model, state.slow_value, dream)
     dreamt = behavior.dream_losses(config.behavior, state.normalizer, state.hyper.entropy, **scores)
 
     value_first, slow_first = joint_linear([model.value.first, state.slow_value.first], seen.h, seen.z)
@@ -194,37 +196,44 @@ def loss(
     return total, LossOutput(latents, dreamt.normalizer, metrics)
 
 
-def _score_dream(model: Model, slow_value: Head, dream: behavior.Dream, *, fused: bool) -> dict[str, PyTree]:
+def _score_dream(model: Model, slow_value: Head, dream: behavior.Dream) -> dict[str, PyTree]:
     """Evaluate all heads on a dream. Only policy and value learn from it."""
-    reward, cont, slow = jax.lax.stop_gradient((model.world.reward, model.world.cont, slow_value))
+    frozen = jax.lax.stop_gradient((model.world.reward, model.world.cont, slow_value))
     # XLA would merge these products with those on replayed states, and then copy their results apart.
-    reward, cont, slow, value = jax.lax.optimization_barrier((reward, cont, slow, model.value))
-    if fused:
-        reward, slow, value = aligned(reward), aligned(slow), aligned(value)
+    heads = jax.lax.optimization_barrier((*frozen, model.value))
     shape = dream.feature.shape[:2]
     rows = dream.feature.reshape(shape[0] * shape[1], -1)
+    fused, read, first = dream.read is not None, None, [None] * len(heads)
+    if dream.read is not None:
+        read, first = Part(dream.read.reshape(len(rows), -1)), _first_products(heads, rows)
 
     def by_state(tree: PyTree) -> PyTree:
         return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), tree)
 
-    def mean(head: Head, product: Float[Array, "SN bins"]) -> Float[Array, "S N"]:
-        return by_state(twohot_mean(product, bias=head.out.bias, fused=fused))
+    def twohot(head: Head, known: Part | None) -> TwoHot | FusedTwoHot:
+        if not fused:
+            return TwoHot(by_state(head(rows)))
+        head = aligned(head)
+        return FusedTwoHot.of(by_state(head.product(rows, fused=True, known=known)), head.out.bias)
 
-    if dream.read is None:
-        policy = model.policy(rows)
-    else:
-        policy = model.policy.at_known(rows, dream.read.reshape(len(rows), -1))
-    value_product = value.product(rows, fused=fused)
+    reward, cont, slow, value = zip(heads, first, strict=True)
+    policy = model.policy(rows, fused=fused, known=read)
     return {
-        "reward": mean(reward, reward.product(rows, fused=fused)),
-        "cont": by_state(jax.nn.sigmoid(cont(rows, fused=fused)[:, 0].astype(jnp.float32))),
+        "reward": twohot(*reward).mean(),
+        "cont": by_state(jax.nn.sigmoid(cont[0](rows, fused=fused, known=cont[1])[:, 0].astype(jnp.float32))),
         "action": dream.action,
         # All states but the last act.
         "policy": jax.tree.map(lambda x: x[:-1], by_state(policy)),
-        "value_logits": by_state(settled(value.out.add_bias(value_product))),
-        "value": mean(value, value_product),
-        "slow_value": mean(slow, slow.product(rows, fused=fused)),
+        "value": twohot(*value),
+        "slow_value": twohot(*slow).mean(),
     }
+
+
+def _first_products(heads: Sequence[Head], rows: Float[Array, "N F"]) -> list[Part]:
+    """What the first layers of all heads multiply the rows to: one product, which reads them once."""
+    weights = jax.lax.stop_gradient([head.first.weight for head in heads])
+    products = rows @ jnp.concatenate(weights, axis=1).astype(rows.dtype)
+    return [Part(products, i) for i in range(len(heads))]
 
 
 def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentState, Latent, Metrics]:

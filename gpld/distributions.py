@@ -55,24 +55,12 @@ def symexp_bins(count: int) -> Float[Array, " bins"]:
     return jnp.concatenate([half, -half[-2::-1]])
 
 
-def twohot_mean(
-    logits: Float[Array, "*N bins"], *, bias: Float[Array, " bins"] | None = None, fused: bool = False
-) -> Float[Array, "*N"]:
-    """Mean of the distribution; bins of opposite sign are paired, so that uniform logits give exactly 0.
-
-    `bias` is added to the logits; `fused` takes a GPU kernel, through which no gradient flows.
-    """
+def twohot_mean(logits: Float[Array, "*N bins"]) -> Float[Array, "*N"]:
+    """Mean of the distribution; bins of opposite sign are paired, so that uniform logits give exactly 0."""
     count = _odd(logits)
-    positive = symexp_bins(count)[count // 2 + 1 :]
-    if fused:
-        bias = jnp.zeros(logits.shape[-1]) if bias is None else bias
-        rows, bias = jax.lax.stop_gradient((logits.reshape(-1, logits.shape[-1]), bias))
-        return kernels.twohot_mean(rows, bias, positive).reshape(logits.shape[:-1])
-    if bias is not None:
-        logits = logits + jnp.broadcast_to(bias.astype(logits.dtype), logits.shape)
     probs = jax.nn.softmax(logits[..., :count].astype(jnp.float32))
     upper, lower = probs[..., count // 2 + 1 :], probs[..., count // 2 - 1 :: -1]
-    return jnp.sum((upper - lower) * jnp.broadcast_to(positive, upper.shape), axis=-1)
+    return jnp.sum((upper - lower) * jnp.broadcast_to(_positive(count), upper.shape), axis=-1)
 
 
 @jax.custom_vjp
@@ -104,6 +92,89 @@ def _twohot_loss_backward(residuals, gradient):
 
 
 twohot_loss.defvjp(_twohot_loss_forward, _twohot_loss_backward)
+
+
+class TwoHot(NamedTuple):
+    """Rewards or values by their logits."""
+
+    logits: Float[Array, "*N bins"]
+
+    def mean(self) -> Float[Array, "*N"]:
+        """Of each distribution."""
+        return twohot_mean(self.logits)
+
+    def losses(self, *targets: Float[Array, "*N"]) -> list[Float[Array, "*N"]]:
+        """Cross-entropies to several targets."""
+        return [twohot_loss(self.logits, target) for target in targets]
+
+
+class FusedTwoHot(NamedTuple):
+    """The same in GPU kernels, which read the logits of many states once forwards, and once backwards."""
+
+    product: Float[Array, "*N bins"]
+    """The logits without their bias."""
+    bias: Float[Array, " bins"]
+    center: Float[Array, "*N"]
+    normaliser: Float[Array, "*N"]
+
+    @classmethod
+    def of(cls, product: Float[Array, "*N bins"], bias: Float[Array, " bins"]) -> "FusedTwoHot":
+        """The distributions whose logits are `product + bias`."""
+        values = jax.lax.stop_gradient((_rows(product), bias))
+        moments = kernels.twohot_mean(*values, _positive(_odd(product)))
+        return cls(product, bias, *(x.reshape(product.shape[:-1]) for x in moments))
+
+    def mean(self) -> Float[Array, "*N"]:
+        """Of each distribution. No gradient flows through it."""
+        return self.center
+
+    def losses(self, *targets: Float[Array, "*N"]) -> list[Float[Array, "*N"]]:
+        """Cross-entropies to several targets."""
+        return _fused_losses(self.product, self.bias, self.normaliser, targets)
+
+
+@jax.custom_vjp
+def _fused_losses(product, bias, normaliser, targets):
+    return _fused_losses_forward(product, bias, normaliser, targets)[0]
+
+
+def _fused_losses_forward(product, bias, normaliser, targets):
+    count = _odd(product)
+    neighbours = [_neighbours(target, count) for target in targets]
+
+    def logit(index):
+        picked = jnp.take_along_axis(product, index[..., None], axis=-1)[..., 0]
+        return picked.astype(jnp.float32) + bias[index]
+
+    losses = [
+        normaliser - (1 - share) * logit(below) - share * logit(below + 1) for below, share in neighbours
+    ]
+    return losses, (product, bias, normaliser, neighbours)
+
+
+def _fused_losses_backward(residuals, gradients):
+    product, bias, normaliser, neighbours = residuals
+    targets = [
+        kernels.Target(below.ravel(), share.ravel(), gradient.ravel())
+        for (below, share), gradient in zip(neighbours, gradients, strict=True)
+    ]
+    by_product, by_bias = kernels.pull_twohot(
+        _rows(product), bias, normaliser.ravel(), targets, _odd(product)
+    )
+    zeros = jnp.zeros_like(normaliser)
+    return by_product.reshape(product.shape), by_bias, zeros, tuple(zeros for _ in targets)
+
+
+_fused_losses.defvjp(_fused_losses_forward, _fused_losses_backward)
+
+
+def _rows(logits: Float[Array, "*N bins"]) -> Float[Array, "M bins"]:
+    return logits.reshape(-1, logits.shape[-1])
+
+
+def _positive(count: int) -> Float[Array, " half"]:
+    """The bins above zero."""
+    return symexp_bins(count)[count // 2 + 1 :]
 
 
 def _odd(logits: Float[Array, "*N bins"]) -> int:

@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 from gpld.behavior._returns import dream_returns, replay_returns
 from gpld.config import BehaviorConfig
-from gpld.distributions import Policy, twohot_loss, twohot_mean
+from gpld.distributions import FusedTwoHot, Policy, TwoHot
 
 
 class Normalizer(NamedTuple):
@@ -51,17 +51,15 @@ def dream_losses(
     cont: Float[Array, "S N"],
     action: Float[Array, "S-1 N A"],
     policy: Policy,
-    value_logits: Float[Array, "S N bins"],
-    value: Float[Array, "S N"],
+    value: TwoHot | FusedTwoHot,
     slow_value: Float[Array, "S N"],
 ) -> DreamLosses:
     """REINFORCE with normalised lambda-returns for the policy, two-hot regression to them for the value.
 
-    `value` is the mean of what `value_logits` describe, `policy` the distributions of the first S-1 states.
-    The normaliser is updated before it is used.
+    `value` describes all S states, `policy` the first S-1. The normaliser is updated before it is used.
     """
-    reward, cont, value, slow_value = jax.lax.stop_gradient((reward, cont, value, slow_value))
-    baseline = slow_value if config.slow_target else value
+    reward, cont, mean, slow_value = jax.lax.stop_gradient((reward, cont, value.mean(), slow_value))
+    baseline = slow_value if config.slow_target else mean
     discount = 1.0 if config.learned_discount else 1 - 1 / config.discount_horizon
     returns = dream_returns(reward, cont, baseline, trace=config.trace, discount=discount)
     # How likely the dream still goes on at each state.
@@ -71,15 +69,16 @@ def dream_losses(
     advantage = (returns - baseline[:-1]) / normalizer.scale(config)
     log_prob, entropy = policy.log_prob(action), policy.entropy()
     policy_loss = -weight * (log_prob * advantage + entropy_weight * entropy)
-    value_loss = weight * _value_loss(config, value_logits[:-1], returns, slow_value[:-1])
+    # The last state has no return, and its loss is left out.
+    value_loss = weight * _value_loss(config, value, jnp.pad(returns, ((0, 1), (0, 0))), slow_value)[:-1]
     metrics = {
         "return/mean": returns.mean(),
         "return/std": returns.std(),
         "return/low": normalizer.low,
         "return/high": normalizer.high,
         "return/scale": normalizer.scale(config),
-        "value/mean": value.mean(),
-        "value/std": value.std(),
+        "value/mean": mean.mean(),
+        "value/std": mean.std(),
         "value/slow_mean": slow_value.mean(),
         "advantage/mean": advantage.mean(),
         "advantage/std": advantage.std(),
@@ -104,17 +103,17 @@ def replay_value_loss(
     """The value's loss on replayed states, whose returns are bootstrapped with imagined ones."""
     discount = 1 - 1 / config.discount_horizon
     returns = replay_returns(reward, is_last, is_terminal, bootstrap, trace=config.trace, discount=discount)
-    loss = _value_loss(
-        config, value_logits[:-1], returns, twohot_mean(jax.lax.stop_gradient(slow_logits[:-1]))
-    )
+    slow_value = TwoHot(jax.lax.stop_gradient(slow_logits[:-1])).mean()
+    loss = _value_loss(config, TwoHot(value_logits[:-1]), returns, slow_value)
     return jnp.where(is_last[:-1], 0.0, loss)
 
 
 def _value_loss(
     config: BehaviorConfig,
-    logits: Float[Array, "*N bins"],
+    value: TwoHot | FusedTwoHot,
     returns: Float[Array, "*N"],
     slow_value: Float[Array, "*N"],
 ) -> Float[Array, "*N"]:
     """Towards the returns and, as a regulariser, towards the slow value."""
-    return twohot_loss(logits, returns) + config.slow_weight * twohot_loss(logits, slow_value)
+    to_returns, to_slow = value.losses(returns, slow_value)
+    return to_returns + config.slow_weight * to_slow

@@ -9,7 +9,7 @@ from gpld import kernels
 from gpld.config import AgentConfig
 from gpld.distributions import Normal, OneHot, Policy
 from gpld.kernels import At, Part
-from gpld.nets import MLP, Linear, joint_linear, known_product
+from gpld.nets import MLP, Linear, joint_linear
 from gpld.types import Spaces
 
 
@@ -70,17 +70,11 @@ class PolicyHead(eqx.Module):
         out = [linear.add_bias(y) for linear, y in zip(outputs, split, strict=True)]
         return self._distribution(out), At(kept, record.step + 1)
 
-    def at_known(self, feature: Float[Array, "N F"], product: Float[Array, "N units"]) -> Policy:
-        """The policy at `feature`, of which the product of `first` is known, in GPU kernels."""
-        first, *others = self.mlp.layers
-        x = kernels.activate(known_product(feature, first.linear.weight, product), *first.activation)
-        for layer in others:
-            x = layer(x, fused=True)
-        return self._distribution(joint_linear(self._outputs, x))
-
-    def __call__(self, feature: Float[Array, "*N F"]) -> Policy:
-        """`feature` is [h, z]."""
-        return self._distribution(joint_linear(self._outputs, self.mlp(feature)))
+    def __call__(
+        self, feature: Float[Array, "*N F"], *, fused: bool = False, known: Part | None = None
+    ) -> Policy:
+        """`feature` is [h, z], `known` its product with the weight of `first`, if that has been formed."""
+        return self._distribution(joint_linear(self._outputs, self.mlp(feature, fused=fused, known=known)))
 
     @property
     def _outputs(self) -> list[Linear]:

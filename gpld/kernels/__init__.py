@@ -11,13 +11,13 @@ to such arrays in place (`At`): stacked by the scan, arrays of many runs would b
 On machines without a GPU the kernels are interpreted, which is slow and serves tests.
 """
 
-from gpld.kernels._activation import activate
+from gpld.kernels._activation import activate, activate_part, pull_activation
 from gpld.kernels._choice import chosen
 from gpld.kernels._dream import activate_hidden, dense, dense_kept, enter, gru_blocks
 from gpld.kernels._pull import Slope, pull_dense, pull_draw, pull_gates, pull_gru, pull_hidden
 from gpld.kernels._step import Activation, draw, gru, hidden
 from gpld.kernels._tiles import NORM_EPS, At, Part, inverse_rms
-from gpld.kernels._twohot import twohot_mean
+from gpld.kernels._twohot import Target, pull_twohot, twohot_mean
 
 __all__ = [
     "NORM_EPS",
@@ -25,8 +25,10 @@ __all__ = [
     "At",
     "Part",
     "Slope",
+    "Target",
     "activate",
     "activate_hidden",
+    "activate_part",
     "chosen",
     "dense",
     "dense_kept",
@@ -36,10 +38,12 @@ __all__ = [
     "gru_blocks",
     "hidden",
     "inverse_rms",
+    "pull_activation",
     "pull_dense",
     "pull_draw",
     "pull_gates",
     "pull_gru",
     "pull_hidden",
+    "pull_twohot",
     "twohot_mean",
 ]

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._tiles import Tile, activated, call, inverse_rms, pull_norm, silu_slope
+from gpld.kernels._tiles import Part, Tile, activated, call, inverse_rms, pull_norm, silu_slope
 
 FORWARD, BACKWARD = Tile(rows=8, warps=2), Tile(rows=16)
 
@@ -12,27 +12,35 @@ FORWARD, BACKWARD = Tile(rows=8, warps=2), Tile(rows=16)
 def activate(
     x: Float[Array, "N width"], bias: Float[Array, " width"], scale: Float[Array, " width"]
 ) -> Float[Array, "N width"]:
-    """SiLU of the RMS norm of `x + bias`, for many rows; one kernel forwards, and one backwards.
-
-    The gradients by bias and scale are sums over rows. Their parts are formed where the gradient by `x` is,
-    so that nothing is read twice.
-    """
-    return _forward(x, bias, scale)[0]
+    """SiLU of the RMS norm of `x + bias`, for many rows; one kernel forwards, and one backwards."""
+    return activate_part(Part(x), bias, scale)
 
 
-def _forward(x, bias, scale):
+def activate_part(
+    x: Part, bias: Float[Array, " width"], scale: Float[Array, " width"]
+) -> Float[Array, "N width"]:
+    """What `activate` gives, of a part of an array. Not differentiable."""
+
     def kernel(x, bias, scale, out):
         y = x[...].astype(jnp.float32) + bias[...][None]
         out[...] = activated(y, scale[...]).astype(out.dtype)
 
-    cut, tile, line = _tiles(x, FORWARD)
-    grid = (x.shape[0] // cut.rows,)
-    out = call(kernel, grid, [(x, tile), (bias, line), (scale, line)], (_like(x), tile), cut)
-    return out, (x, bias, scale)
+    cut, part, rows, line = _tiles(x, scale, FORWARD)
+    grid = (x.array.shape[0] // cut.rows,)
+    return call(kernel, grid, [(x.array, part), (bias, line), (scale, line)], (_like(x, scale), rows), cut)
 
 
-def _backward(residuals, gradient):
-    x, bias, scale = residuals
+def pull_activation(
+    x: Part,
+    bias: Float[Array, " width"],
+    scale: Float[Array, " width"],
+    gradient: Float[Array, "N width"],
+) -> tuple[Float[Array, "N width"], Float[Array, " width"], Float[Array, " width"]]:
+    """Gradients by the part, the bias and the scale from that by what `activate_part` gives.
+
+    Those by bias and scale are sums over rows. Their parts are formed where the gradient by `x` is, so that
+    nothing is read twice.
+    """
 
     def kernel(x, bias, scale, gradient, by_x, by_bias, by_scale):
         y = x[...].astype(jnp.float32) + bias[...][None]
@@ -45,30 +53,41 @@ def _backward(residuals, gradient):
         by_bias[...] = jnp.sum(by_y, axis=0, keepdims=True)
         by_scale[...] = jnp.sum(by_normed * unit, axis=0, keepdims=True)
 
-    cut, tile, line = _tiles(x, BACKWARD)
-    count = x.shape[0] // cut.rows
-    part = (
-        jax.ShapeDtypeStruct((count, x.shape[1]), jnp.float32),
-        pl.BlockSpec((1, x.shape[1]), lambda n: (n, 0)),
+    cut, part, rows, line = _tiles(x, scale, BACKWARD)
+    count, width = x.array.shape[0] // cut.rows, scale.shape[0]
+    sums = (
+        jax.ShapeDtypeStruct((count, width), jnp.float32),
+        pl.BlockSpec((1, width), lambda n: (n, 0)),
     )
     by_x, by_bias, by_scale = call(
         kernel,
         (count,),
-        [(x, tile), (bias, line), (scale, line), (gradient, tile)],
-        [(_like(x), tile), part, part],
+        [(x.array, part), (bias, line), (scale, line), (gradient, rows)],
+        [(_like(x, scale), rows), sums, sums],
         cut,
     )
     return by_x, by_bias.sum(0).astype(bias.dtype), by_scale.sum(0).astype(scale.dtype)
 
 
-activate.defvjp(_forward, _backward)
+activate.defvjp(
+    lambda x, bias, scale: (activate_part(Part(x), bias, scale), (x, bias, scale)),
+    lambda residuals, gradient: pull_activation(Part(residuals[0]), *residuals[1:], gradient),
+)
 
 
-def _tiles(x: Float[Array, "N width"], tile: Tile) -> tuple[Tile, pl.BlockSpec, pl.BlockSpec]:
-    width = x.shape[1]
-    cut = tile.within(*x.shape)
-    return cut, pl.BlockSpec((cut.rows, width), lambda n: (n, 0)), pl.BlockSpec((width,), lambda n: (0,))
+def _tiles(
+    x: Part, scale: Float[Array, " width"], tile: Tile
+) -> tuple[Tile, pl.BlockSpec, pl.BlockSpec, pl.BlockSpec]:
+    """How rows are cut; tiles of the part, of an array of its size, and of a vector."""
+    width = scale.shape[0]
+    cut = tile.within(x.array.shape[0], width)
+    return (
+        cut,
+        pl.BlockSpec((cut.rows, width), lambda n: (n, x.index)),
+        pl.BlockSpec((cut.rows, width), lambda n: (n, 0)),
+        pl.BlockSpec((width,), lambda n: (0,)),
+    )
 
 
-def _like(x: Float[Array, "N width"]) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+def _like(x: Part, scale: Float[Array, " width"]) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct((x.array.shape[0], scale.shape[0]), x.array.dtype)

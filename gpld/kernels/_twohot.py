@@ -1,26 +1,40 @@
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from gpld.kernels._tiles import Tile, call
 
-TILE = Tile(rows=4, warps=1)
+MEAN, PULL = Tile(rows=4, warps=1), Tile(rows=32, warps=8)
+
+
+class Target(NamedTuple):
+    """What a cross-entropy to two neighbouring bins needs of every row backwards."""
+
+    below: Int[Array, " N"]
+    """The lower bin."""
+    share: Float[Array, " N"]
+    """The weight of the upper one."""
+    gradient: Float[Array, " N"]
+    """By the cross-entropy."""
 
 
 def twohot_mean(
     logits: Float[Array, "N bins"], bias: Float[Array, " bins"], positive: Float[Array, " half"]
-) -> Float[Array, " N"]:
-    """Mean of a softmax of `logits + bias` over bins that are symmetric about zero.
+) -> tuple[Float[Array, " N"], Float[Array, " N"]]:
+    """Mean of a softmax of `logits + bias` over bins that are symmetric about zero, and its log-normaliser.
 
     `positive` are the bins above zero. The number of bins is one less than a power of two. Bins of opposite
     sign are paired, so that uniform logits give exactly 0. Not differentiable.
     """
     half = positive.shape[0]
-    cut = TILE.within(*logits.shape)
+    cut = MEAN.within(*logits.shape)
     rows = cut.rows
 
-    def kernel(logits, bias, bins, out):
+    def kernel(logits, bias, bins, mean, normaliser):
         row = jax.lax.broadcasted_iota(jnp.int32, (rows, half + 1), 0)
         away = jax.lax.broadcasted_iota(jnp.int32, (rows, half + 1), 1)
         column = jax.lax.broadcasted_iota(jnp.int32, (half + 1,), 0)
@@ -31,11 +45,16 @@ def twohot_mean(
         top = jnp.max(jnp.maximum(upper, lower), axis=-1, keepdims=True)
         upper, lower = jnp.exp(upper - top), jnp.where(away == 0, 0.0, jnp.exp(lower - top))
         # The bin at zero, which has no partner, counts for the sum alone.
-        total = jnp.sum((upper - lower) * bins[...][None], axis=-1, keepdims=True)
-        out[...] = total / jnp.sum(upper + lower, axis=-1, keepdims=True)
+        total = jnp.sum(upper + lower, axis=-1, keepdims=True)
+        mean[...] = jnp.sum((upper - lower) * bins[...][None], axis=-1, keepdims=True) / total
+        normaliser[...] = top + jnp.log(total)
 
     bins = jnp.concatenate([jnp.zeros(1), positive])
-    mean = call(
+    out = (
+        jax.ShapeDtypeStruct((logits.shape[0], 1), jnp.float32),
+        pl.BlockSpec((rows, 1), lambda n: (n, 0)),
+    )
+    mean, normaliser = call(
         kernel,
         (logits.shape[0] // rows,),
         [
@@ -43,7 +62,57 @@ def twohot_mean(
             (bias, pl.BlockSpec(bias.shape, lambda n: (0,))),
             (bins, pl.BlockSpec((half + 1,), lambda n: (0,))),
         ],
-        (jax.ShapeDtypeStruct((logits.shape[0], 1), jnp.float32), pl.BlockSpec((rows, 1), lambda n: (n, 0))),
+        [out, out],
         cut,
     )
-    return mean[:, 0]
+    return mean[:, 0], normaliser[:, 0]
+
+
+def pull_twohot(
+    logits: Float[Array, "N bins"],
+    bias: Float[Array, " bins"],
+    normaliser: Float[Array, " N"],
+    targets: Sequence[Target],
+    count: int,
+) -> tuple[Float[Array, "N bins"], Float[Array, " bins"]]:
+    """Gradients by logits and bias of cross-entropies to several targets. Only `count` columns are bins."""
+    cut = PULL.within(*logits.shape)
+    rows, width = cut.rows, logits.shape[1]
+
+    def kernel(logits, bias, normaliser, targets, out, by_bias):
+        column = jax.lax.broadcasted_iota(jnp.int32, (rows, width), 1)
+        probs = jnp.exp(logits[...].astype(jnp.float32) + bias[...][None] - normaliser[...])
+        total = jnp.zeros((rows, width), jnp.float32)
+        for below, share, gradient in targets:
+            after, share, gradient = column - below[...], share[...], gradient[...]
+            weight = jnp.where(after == 0, 1 - share, jnp.where(after == 1, share, 0.0))
+            total += gradient * (probs - weight)
+        total = jnp.where(column < count, total, 0.0)
+        out[...] = total.astype(out.dtype)
+        by_bias[...] = jnp.sum(total, axis=0, keepdims=True)
+
+    tile = pl.BlockSpec((rows, width), lambda n: (n, 0))
+    steps = logits.shape[0] // rows
+
+    def column(x):
+        return x[:, None], pl.BlockSpec((rows, 1), lambda n: (n, 0))
+
+    by_logits, by_bias = call(
+        kernel,
+        (steps,),
+        [
+            (logits, tile),
+            (bias, pl.BlockSpec((width,), lambda n: (0,))),
+            column(normaliser),
+            [tuple(column(x) for x in target) for target in targets],
+        ],
+        [
+            (jax.ShapeDtypeStruct(logits.shape, logits.dtype), tile),
+            (
+                jax.ShapeDtypeStruct((steps, width), jnp.float32),
+                pl.BlockSpec((1, width), lambda n: (n, 0)),
+            ),
+        ],
+        cut,
+    )
+    return by_logits, by_bias.sum(0).astype(bias.dtype)

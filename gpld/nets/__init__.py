@@ -12,8 +12,6 @@ from gpld.nets._layers import (
     aligned,
     cast,
     joint_linear,
-    known_product,
-    settled,
     unrolled,
 )
 
@@ -31,8 +29,6 @@ __all__ = [
     "cast",
     "doubled",
     "joint_linear",
-    "known_product",
     "pooled",
-    "settled",
     "unrolled",
 ]

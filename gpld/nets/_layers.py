@@ -1,5 +1,6 @@
 import itertools
 from collections.abc import Sequence
+from functools import partial
 from typing import TypeVar
 
 import equinox as eqx
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
-from gpld.kernels import Activation, Part, activate, dense, inverse_rms
+from gpld.kernels import Activation, Part, activate, activate_part, dense, inverse_rms, pull_activation
 
 _Module = TypeVar("_Module", bound=eqx.Module)
 
@@ -129,8 +130,12 @@ class Dense(eqx.Module):
     def __call__(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N out"]:
         """`fused` takes one GPU kernel for all that follows the product."""
         if fused:
-            return activate(x @ self.linear.weight.astype(x.dtype), self.linear.bias, self.norm.scale)
+            return activate(x @ self.linear.weight.astype(x.dtype), *self.activation)
         return self.activate(self.linear(x))
+
+    def at_known(self, x: Float[Array, "N in"], product: Part) -> Float[Array, "N out"]:
+        """What `__call__` gives where the product with x is known, in a kernel. No gradient flows to x."""
+        return _known_dense(x, self.linear.weight, product.array, *self.activation, product.index)
 
 
 class MLP(eqx.Module):
@@ -162,8 +167,14 @@ class MLP(eqx.Module):
         """What follows the first layer's linear map."""
         return self.layers[-1].activate(self.preactivations(y)[-1])
 
-    def __call__(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N units"]:
-        for layer in self.layers:
+    def __call__(
+        self, x: Float[Array, "*N in"], *, fused: bool = False, known: Part | None = None
+    ) -> Float[Array, "*N units"]:
+        """`known` is the first layer's product with x, if it has been formed; then no gradient flows to x."""
+        layers = self.layers
+        if known is not None:
+            x, layers = layers[0].at_known(x, known), layers[1:]
+        for layer in layers:
             x = layer(x, fused=fused)
         return x
 
@@ -192,12 +203,16 @@ class Head(eqx.Module):
         """What follows `first`."""
         return self.out(self.mlp.finish(y))
 
-    def product(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N out"]:
-        """The output without its bias."""
-        return self.mlp(x, fused=fused) @ self.out.weight.astype(x.dtype)
+    def product(
+        self, x: Float[Array, "*N in"], *, fused: bool = False, known: Part | None = None
+    ) -> Float[Array, "*N out"]:
+        """The output without its bias; `known` as for the MLP."""
+        return self.mlp(x, fused=fused, known=known) @ self.out.weight.astype(x.dtype)
 
-    def __call__(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N out"]:
-        return self.out.add_bias(self.product(x, fused=fused))
+    def __call__(
+        self, x: Float[Array, "*N in"], *, fused: bool = False, known: Part | None = None
+    ) -> Float[Array, "*N out"]:
+        return self.out.add_bias(self.product(x, fused=fused, known=known))
 
 
 def aligned(head: Head) -> Head:
@@ -207,31 +222,36 @@ def aligned(head: Head) -> Head:
     return Head(head.mlp, out)
 
 
-@jax.custom_vjp
-def known_product(
-    x: Float[Array, "N in"], weight: Float[Array, "in out"], product: Float[Array, "N out"]
+@partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _known_dense(
+    x: Float[Array, "N in"],
+    weight: Float[Array, "in out"],
+    products: Float[Array, "N several_out"],
+    bias: Float[Array, " out"],
+    scale: Float[Array, " out"],
+    index: int,
 ) -> Float[Array, "N out"]:
-    """`x @ weight`, which is known. A gradient flows to the weight alone."""
+    """What a dense layer makes of x, whose product is the `index`-th part of `products`.
+
+    No gradient flows to x.
+    """
     del x, weight
-    return product
+    return activate_part(Part(products, index), bias, scale)
 
 
-def _known_product_backward(residuals, gradient):
-    x, weight = residuals
-    by_weight = jax.lax.dot_general(x, gradient, (((0,), (0,)), ((), ())))
-    return jnp.zeros_like(x), by_weight.astype(weight.dtype), jnp.zeros_like(gradient)
+def _known_dense_forward(x, weight, products, bias, scale, index):
+    out = activate_part(Part(products, index), bias, scale)
+    return out, (x, weight, products, bias, scale)
 
 
-known_product.defvjp(lambda x, weight, product: (product, (x, weight)), _known_product_backward)
+def _known_dense_backward(index, residuals, gradient):
+    x, weight, products, bias, scale = residuals
+    by_product, by_bias, by_scale = pull_activation(Part(products, index), bias, scale, gradient)
+    by_weight = jax.lax.dot_general(x, by_product, (((0,), (0,)), ((), ())))
+    return jnp.zeros_like(x), by_weight.astype(weight.dtype), jnp.zeros_like(products), by_bias, by_scale
 
 
-@jax.custom_vjp
-def settled(x: Float[Array, "..."]) -> Float[Array, "..."]:
-    """`x`. Its gradient is written to memory before it is used, rather than made again for every use."""
-    return x
-
-
-settled.defvjp(lambda x: (x, None), lambda _, gradient: (jax.lax.optimization_barrier(gradient),))
+_known_dense.defvjp(_known_dense_forward, _known_dense_backward)
 
 
 def cast(module: _Module, dtype: jnp.dtype) -> _Module:

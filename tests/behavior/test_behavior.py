@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpld.behavior import Normalizer, dream_losses, dream_returns, replay_returns, replay_value_loss
 from gpld.config import BehaviorConfig
-from gpld.distributions import Normal, twohot_loss, twohot_mean
+from gpld.distributions import Normal, TwoHot, twohot_loss, twohot_mean
 from gpld.types import Spaces
 from tests.golden_files import Golden, assert_close, swap
 
@@ -66,8 +66,7 @@ def _losses(g, config, step, normalizer, **replace):
         cont=x["con"],
         action=x["act"][:-1],
         policy=Normal(x["mean"][:-1], x["std"][:-1]),
-        value_logits=x["val_logits"],
-        value=twohot_mean(x["val_logits"]),
+        value=TwoHot(x["val_logits"]),
         slow_value=twohot_mean(x["slow_logits"]),
     )
 

@@ -12,6 +12,7 @@ from gpld import agent, kernels
 from gpld import distributions as d
 from gpld.behavior import draw_noise, imagine
 from gpld.config import AgentConfig, BehaviorConfig, Config, ConfigError, ModelConfig, ReplayConfig
+from gpld.kernels import Part
 from gpld.nets import Dense
 from gpld.profiling import random_batch
 from gpld.types import Spaces
@@ -46,15 +47,54 @@ def test_activation_and_its_gradients():
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
+def test_layer_whose_product_is_known():
+    layer = noisy(Dense.init(8, 32, key=jax.random.key(0)), jax.random.key(1))
+    x = jax.random.normal(jax.random.key(2), (48, 8))
+    weights = jax.random.normal(jax.random.key(3), (48, 32))
+    others = jnp.full((48, 32), jnp.nan)
+
+    @jax.jit
+    def gradients(layer):
+        def total(layer, known):
+            product = Part(
+                jnp.concatenate([others, jax.lax.stop_gradient(x @ layer.linear.weight)], axis=1), 1
+            )
+            return jnp.sum(weights * (layer.at_known(x, product) if known else layer(x)))
+
+        return [jax.value_and_grad(total)(layer, known) for known in (False, True)]
+
+    plain, known = (jax.tree.leaves(tree) for tree in gradients(layer))
+    for a, b in zip(plain, known, strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("padding", [0, 1])
-def test_twohot_mean(padding):
-    logits = 3 * jax.random.normal(jax.random.key(0), (4, 24, 31 + padding))
-    expected = d.twohot_mean(logits[..., :31])
+def test_twohot(padding):
+    keys = jax.random.split(jax.random.key(0), 4)
+    product = 3 * jax.random.normal(keys[0], (4, 24, 31 + padding))
+    bias = jax.random.normal(keys[1], (31 + padding,))
+    targets = [10 * jax.random.normal(keys[2], (4, 24)), jnp.linspace(-1e9, 1e9, 96).reshape(4, 24)]
+    weights = jax.random.normal(keys[3], (2, 4, 24))
+
+    def total(product, bias, fused):
+        logits = product + jnp.broadcast_to(bias, product.shape)
+        value = d.FusedTwoHot.of(product, bias) if fused else d.TwoHot(logits[..., :31])
+        return jnp.sum(weights * jnp.stack(value.losses(*targets))), value.mean()
+
+    (expected, mean), gradients = jax.value_and_grad(total, (0, 1), has_aux=True)(product, bias, False)
+    (loss, fused_mean), fused_gradients = jax.value_and_grad(total, (0, 1), has_aux=True)(product, bias, True)
     # The outer bins stand for half a billion: means are sums of large numbers of both signs.
-    tolerance = {"rtol": 1e-5, "atol": 1e-6 * float(jnp.abs(expected).max())}
-    np.testing.assert_allclose(d.twohot_mean(logits, fused=True), expected, **tolerance)
-    np.testing.assert_allclose(d.twohot_mean(logits), expected, **tolerance)
-    np.testing.assert_array_equal(d.twohot_mean(jnp.zeros((8, 31 + padding)), fused=True), 0)
+    np.testing.assert_allclose(fused_mean, mean, rtol=1e-5, atol=1e-6 * float(jnp.abs(mean).max()))
+    np.testing.assert_allclose(loss, expected, rtol=1e-5)
+    for a, b in zip(fused_gradients, gradients, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [0, 1])
+def test_uniform_twohot_is_exactly_zero(padding):
+    zeros = jnp.zeros((8, 31 + padding))
+    np.testing.assert_array_equal(d.FusedTwoHot.of(zeros, zeros[0]).mean(), 0)
+    np.testing.assert_array_equal(d.TwoHot(zeros).mean(), 0)
 
 
 def test_twohot_loss_does_not_see_padding():
