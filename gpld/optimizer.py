@@ -3,6 +3,7 @@
 The order is the point: clip each tensor, divide by the root mean square, and only then take the momentum.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -13,23 +14,31 @@ from jaxtyping import Array, Float, Int, PyTree
 
 from gpld.config import OptimizerConfig
 
+_PARTS = 128
+
 
 def tensor_norms(tree: PyTree) -> Float[Array, " leaves"]:
     """The Euclidean norm of every tensor, in one array.
 
-    Vectors of one width are reduced together, and one root is taken of all: a kernel for each of the many
-    small tensors would cost a GPU more than the large ones do.
+    Vectors of one width are reduced together, larger tensors in parts, and the parts of all together: a
+    kernel for each of the many small sums would cost a GPU more than the large ones do.
     """
     leaves = jax.tree.leaves(tree)
-    together: dict[tuple[int, ...] | int, list[int]] = {}
+    together: dict[tuple[int, ...], list[int]] = {}
     for i, leaf in enumerate(leaves):
-        together.setdefault(leaf.shape if leaf.ndim == 1 else i, []).append(i)
+        together.setdefault(leaf.shape if leaf.ndim == 1 else (), []).append(i)
     squares = [
-        jnp.sum(jnp.square(jnp.stack([leaves[i] for i in group]).reshape(len(group), -1)), axis=1)
-        for group in together.values()
+        jnp.sum(jnp.stack([leaves[i] ** 2 if shape else _square_sums(leaves[i]) for i in group]), axis=1)
+        for shape, group in together.items()
     ]
     order = [i for group in together.values() for i in group]
     return jnp.sqrt(jnp.concatenate(squares)[np.argsort(order)])
+
+
+def _square_sums(x: Float[Array, "..."]) -> Float[Array, " parts"]:
+    """Sums of the squares of equal parts of a tensor, and zeros where it cannot be cut into so many."""
+    parts = math.gcd(x.size, _PARTS)
+    return jnp.pad(jnp.sum(jnp.square(x.reshape(parts, -1)), axis=1), (0, _PARTS - parts))
 
 
 def clip_by_tensor_norm(clip: float, floor: float) -> optax.GradientTransformation:
