@@ -1,7 +1,7 @@
 """Small layers that know nothing of reinforcement learning. Each computes in the type of its input."""
 
 from gpld.kernels import NORM_EPS
-from gpld.nets._conv import Conv, ConvLayer, doubled, pooled
+from gpld.nets._conv import Conv, ConvLayer, from_blocks, in_blocks
 from gpld.nets._layers import (
     MLP,
     BlockLinear,
@@ -27,8 +27,8 @@ __all__ = [
     "RMSNorm",
     "aligned",
     "cast",
-    "doubled",
+    "from_blocks",
+    "in_blocks",
     "joint_linear",
-    "pooled",
     "unrolled",
 ]

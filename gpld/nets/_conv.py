@@ -72,10 +72,50 @@ class Conv(eqx.Module):
         return cls(weight, jnp.zeros(outputs))
 
     def __call__(self, x: Float[Array, "*N rows columns in"]) -> Float[Array, "*N rows columns out"]:
-        maps = x.reshape(-1, *x.shape[-3:])
-        y = convolve(maps, self.weight.astype(x.dtype))
-        y = y + jnp.broadcast_to(self.bias.astype(y.dtype), y.shape)
-        return y.reshape(*x.shape[:-1], y.shape[-1])
+        return _affine(x, self.weight, self.bias)
+
+    def of_doubled(self, x: Float[Array, "*N rows columns in"]) -> Float[Array, "*N rows columns 2 2 out"]:
+        """The convolution of maps in which every place of `x` has become 2x2 places, in blocks.
+
+        Those maps are never made. What a window over them reads twice is multiplied once, by summed weights.
+        """
+        weight = _between_blocks(self.weight).sum(axis=(2, 3))
+        y = _affine(x, weight.reshape(*weight.shape[:3], -1), jnp.tile(self.bias, 4))
+        return y.reshape(*x.shape[:-1], 2, 2, -1)
+
+    def of_blocks(self, x: Float[Array, "*N rows columns 2 2 in"]) -> Float[Array, "*N rows columns 2 2 out"]:
+        """The convolution of maps in blocks, for images: it is slow on GPUs with only three channels.
+
+        A block is a place with four times the channels.
+        """
+        weight = _between_blocks(self.weight)
+        weight = weight.reshape(*weight.shape[:2], 4 * x.shape[-1], -1)
+        y = _affine(x.reshape(*x.shape[:-3], -1), weight, jnp.tile(self.bias, 4))
+        return y.reshape(*x.shape[:-1], -1)
+
+
+def _affine(
+    x: Float[Array, "*N rows columns in"], weight: Float[Array, "k k in out"], bias: Float[Array, " out"]
+) -> Float[Array, "*N rows columns out"]:
+    y = convolve(x.reshape(-1, *x.shape[-3:]), weight.astype(x.dtype))
+    y = y + jnp.broadcast_to(bias.astype(y.dtype), y.shape)
+    return y.reshape(*x.shape[:-1], y.shape[-1])
+
+
+def _between_blocks(weight: Float[Array, "k k in out"]) -> Float[Array, "s s 2 2 in 2 2 out"]:
+    """The weights from each place of each block to each place of the middle one, zero if it is too far."""
+    size = weight.shape[0]
+    blocks = 2 * ((size // 2 + 1) // 2) + 1
+
+    def to(row: int, column: int) -> Float[Array, "s 2 s 2 in out"]:
+        # The window begins so many places after the first block does.
+        before = [blocks - 1 - size // 2 + place for place in (row, column)]
+        after = [2 * blocks - size - places for places in before]
+        padded = jnp.pad(weight, (*zip(before, after, strict=True), (0, 0), (0, 0)))
+        return padded.reshape(blocks, 2, blocks, 2, *weight.shape[2:])
+
+    every = jnp.stack([jnp.stack([to(row, column) for column in (0, 1)]) for row in (0, 1)])
+    return every.transpose(2, 4, 3, 5, 6, 0, 1, 7)
 
 
 class ConvLayer(eqx.Module):
@@ -97,15 +137,13 @@ class ConvLayer(eqx.Module):
         return self.activate(self.conv(x))
 
 
-def pooled(x: Float[Array, "*N rows columns C"]) -> Float[Array, "*N half_rows half_columns C"]:
-    """The maximum of each 2x2 window; both sides must be even."""
+def in_blocks(x: Float[Array, "*N twice_rows twice_columns C"]) -> Float[Array, "*N rows columns 2 2 C"]:
+    """The maps cut into blocks of 2x2 places; both sides must be even."""
     *leading, rows, columns, channels = x.shape
-    # Not by a window reduction, whose gradient is a scatter.
-    return x.reshape(*leading, rows // 2, 2, columns // 2, 2, channels).max(axis=(-4, -2))
+    return jnp.swapaxes(x.reshape(*leading, rows // 2, 2, columns // 2, 2, channels), -4, -3)
 
 
-def doubled(x: Float[Array, "*N rows columns C"]) -> Float[Array, "*N twice_rows twice_columns C"]:
-    """Every place as 2x2 places."""
-    *leading, rows, columns, channels = x.shape
-    y = jnp.broadcast_to(x[..., :, None, :, None, :], (*leading, rows, 2, columns, 2, channels))
-    return y.reshape(*leading, 2 * rows, 2 * columns, channels)
+def from_blocks(x: Float[Array, "*N rows columns 2 2 C"]) -> Float[Array, "*N twice_rows twice_columns C"]:
+    """What `in_blocks` was given."""
+    *leading, rows, columns, _, _, channels = x.shape
+    return jnp.swapaxes(x, -4, -3).reshape(*leading, 2 * rows, 2 * columns, channels)

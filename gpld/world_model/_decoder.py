@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpld.config import ConfigError, ModelConfig
 from gpld.distributions import symlog
-from gpld.nets import MLP, BlockLinear, Conv, ConvLayer, Dense, Linear, RMSNorm, doubled, joint_linear
+from gpld.nets import MLP, BlockLinear, Conv, ConvLayer, Dense, Linear, RMSNorm, from_blocks, joint_linear
 from gpld.types import Spaces
 from gpld.world_model._encoder import KERNEL, STAGES, Keys, flat, smallest_map
 
@@ -112,8 +112,8 @@ class ImageDecoder(eqx.Module):
         from_z = self.z_out(self.z_in(z)).reshape(from_h.shape)
         x = jax.nn.silu(self.norm(from_h + from_z))
         for layer in reversed(self.layers):
-            x = layer(doubled(x))
-        x = jax.nn.sigmoid(self.out(doubled(x)).astype(jnp.float32))
+            x = from_blocks(layer.activate(layer.conv.of_doubled(x)))
+        x = from_blocks(jax.nn.sigmoid(self.out.of_doubled(x).astype(jnp.float32)))
         ends = [sum(shape[-1] for _, shape in self.images[: i + 1]) for i in range(len(self.images) - 1)]
         parts = jnp.split(x, ends, axis=-1)
         return {name: part for (name, _), part in zip(self.images, parts, strict=True)}

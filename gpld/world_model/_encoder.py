@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpld.config import ModelConfig
 from gpld.distributions import symlog
-from gpld.nets import MLP, ConvLayer, pooled
+from gpld.nets import MLP, ConvLayer, in_blocks
 from gpld.types import Spaces
 
 Keys = tuple[tuple[str, tuple[int, ...]], ...]
@@ -78,8 +78,10 @@ class ImageEncoder(eqx.Module):
 
     def __call__(self, obs: dict[str, Array], dtype: jnp.dtype) -> Float[Array, "*N width"]:
         x = jnp.concatenate([obs[name] for name, _ in self.images], axis=-1).astype(dtype) / 255 - 0.5
-        for layer in self.layers:
-            x = layer.activate(pooled(layer.conv(x)))
+        first, *others = self.layers
+        x = first.activate(first.conv.of_blocks(in_blocks(x)).max(axis=(-3, -2)))
+        for layer in others:
+            x = layer.activate(in_blocks(layer.conv(x)).max(axis=(-3, -2)))
         return x.reshape(*x.shape[:-3], -1)
 
 

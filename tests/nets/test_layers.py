@@ -1,9 +1,11 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpld.nets import MLP, BlockLinear, Conv, Linear, RMSNorm, doubled, joint_linear, pooled
+from gpld.nets import MLP, BlockLinear, Conv, Linear, RMSNorm, from_blocks, in_blocks, joint_linear
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.01])
@@ -139,11 +141,20 @@ def test_convolution_reads_a_window_around_each_place():
     np.testing.assert_allclose(layer(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_pooling_takes_the_largest_of_four_and_doubling_gives_it_to_four():
+def test_blocks_are_2x2_places_and_give_back_their_maps():
     x = jnp.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)
-    x = x.at[0, 0, 0].set(1e3)
-    small = pooled(x)
-    assert small.shape == (2, 2, 3, 3)
-    np.testing.assert_array_equal(small[:, 1, 2], x[:, 3, 5])
-    assert (small[0, 0, 0] == 1e3).all()
-    np.testing.assert_array_equal(doubled(small), np.asarray(small).repeat(2, axis=1).repeat(2, axis=2))
+    blocks = in_blocks(x)
+    assert blocks.shape == (2, 2, 3, 2, 2, 3)
+    np.testing.assert_array_equal(blocks[:, 1, 2, 0, 1], x[:, 2, 5])
+    np.testing.assert_array_equal(from_blocks(blocks), x)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5, 7])
+def test_convolutions_by_blocks_are_those_by_places(size):
+    layer = Conv.init(2, 3, size, key=jax.random.key(0))
+    layer = Conv(layer.weight, jnp.arange(3.0))
+    x = jax.random.normal(jax.random.key(1), (2, 1, 4, 6, 2))
+    doubled = x.repeat(2, axis=-3).repeat(2, axis=-2)
+    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
+    close(from_blocks(layer.of_doubled(x)), layer(doubled))
+    close(from_blocks(layer.of_blocks(in_blocks(x))), layer(x))
