@@ -166,17 +166,17 @@ def _activations(config: Config) -> int:
 def _image_activations(config: Config, spaces: Spaces) -> int:
     """Bytes of the maps between images and latents, during an update.
 
-    Three arrays of each, which is what XLA plans on a CPU in float32 for nano and 1m, up to a tenth.
+    Five arrays of each that the encoder halves and three of each that the decoder makes, which is what XLA
+    plans on a CPU in float32 for nano and 1m, up to a tenth.
     """
     places = sum(math.prod(shape[:2]) for _, shape in spaces.image_obs[:1])
     channels = sum(shape[-1] for _, shape in spaces.image_obs)
     depths = [config.agent.model.depth * stage for stage in world_model.STAGES]
-    # Stage s has a fourth of the places of the one before it. The encoder convolves before it halves, and
-    # the decoder after it has doubled.
+    # Stage s has a fourth of the places of the one before it. The encoder convolves before it halves.
     encoder = sum(places // 4**s * depth for s, depth in enumerate(depths))
-    decoder = encoder + places * channels + sum(places // 4 ** (s + 1) * d for s, d in enumerate(depths[:-1]))
+    decoder = places * channels + sum(places // 4 ** (s + 1) * d for s, d in enumerate(depths[:-1]))
     states = config.replay.batch * config.replay.length
-    return 3 * states * (encoder + decoder) * jnp.dtype(config.agent.compute).itemsize
+    return states * (5 * encoder + 3 * decoder) * jnp.dtype(config.agent.compute).itemsize
 
 
 def _nbytes(tree: PyTree) -> int:
