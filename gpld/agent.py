@@ -17,7 +17,7 @@ from gpld.behavior import DreamNoise, Normalizer, PolicyHead
 from gpld.config import AgentConfig
 from gpld.distributions import FusedTwoHot, TwoHot
 from gpld.kernels import Part
-from gpld.nets import Head, aligned, joint_linear
+from gpld.nets import Head, aligned, joint_product
 from gpld.optimizer import laprop, tensor_norms
 from gpld.types import Batch, Latent, Spaces
 from gpld.world_model import PenaltyNoise, WorldModel
@@ -167,15 +167,19 @@ def loss(
     scores = _score_dream(model, state.slow_value, dream)
     dreamt = behavior.dream_losses(config.behavior, state.normalizer, state.hyper.entropy, **scores)
 
-    value_first, slow_first = joint_linear([model.value.first, state.slow_value.first], seen.h, seen.z)
+    values = [model.value, state.slow_value]
+    products = joint_product([head.first for head in values], seen.h, seen.z)
+    value_logits, slow_logits = (
+        head.from_product(product, fused=fused) for head, product in zip(values, products, strict=True)
+    )
     replay_value = behavior.replay_value_loss(
         config.behavior,
         reward=batch.reward,
         is_last=batch.is_last,
         is_terminal=batch.is_terminal,
         bootstrap=jax.lax.stop_gradient(dreamt.returns[0].reshape(batch.reward.shape)),
-        value_logits=model.value.finish(value_first),
-        slow_logits=state.slow_value.finish(slow_first),
+        value_logits=value_logits,
+        slow_logits=slow_logits,
     )
 
     scales = config.loss

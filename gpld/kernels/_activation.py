@@ -42,7 +42,9 @@ def pull_activation(
     nothing is read twice.
     """
 
-    def kernel(x, bias, scale, gradient, by_x, by_bias, by_scale):
+    width = scale.shape[0]
+
+    def kernel(x, bias, scale, gradient, by_x, sums):
         y = x[...].astype(jnp.float32) + bias[...][None]
         inverse = inverse_rms(y)
         unit = y * inverse
@@ -50,23 +52,26 @@ def pull_activation(
         by_normed = gradient[...].astype(jnp.float32) * silu_slope(normed)
         by_y = pull_norm(by_normed * scale[...][None], unit, inverse)
         by_x[...] = by_y.astype(by_x.dtype)
-        by_bias[...] = jnp.sum(by_y, axis=0, keepdims=True)
-        by_scale[...] = jnp.sum(by_normed * unit, axis=0, keepdims=True)
+        for i, term in enumerate((by_y, by_normed * unit)):
+            sums[:, pl.ds(i * width, width)] = jnp.sum(term, axis=0, keepdims=True)
 
     cut, part, rows, line = _tiles(x, scale, BACKWARD)
-    count, width = x.array.shape[0] // cut.rows, scale.shape[0]
-    sums = (
-        jax.ShapeDtypeStruct((count, width), jnp.float32),
-        pl.BlockSpec((1, width), lambda n: (n, 0)),
-    )
-    by_x, by_bias, by_scale = call(
+    count = x.array.shape[0] // cut.rows
+    by_x, sums = call(
         kernel,
         (count,),
         [(x.array, part), (bias, line), (scale, line), (gradient, rows)],
-        [(_like(x, scale), rows), sums, sums],
+        [
+            (_like(x, scale), rows),
+            (
+                jax.ShapeDtypeStruct((count, 2 * width), jnp.float32),
+                pl.BlockSpec((1, 2 * width), lambda n: (n, 0)),
+            ),
+        ],
         cut,
     )
-    return by_x, by_bias.sum(0).astype(bias.dtype), by_scale.sum(0).astype(scale.dtype)
+    by_bias, by_scale = jnp.split(sums.sum(0), 2)
+    return by_x, by_bias.astype(bias.dtype), by_scale.astype(scale.dtype)
 
 
 activate.defvjp(

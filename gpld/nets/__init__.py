@@ -12,6 +12,7 @@ from gpld.nets._layers import (
     aligned,
     cast,
     joint_linear,
+    joint_product,
     unrolled,
 )
 
@@ -30,5 +31,6 @@ __all__ = [
     "from_blocks",
     "in_blocks",
     "joint_linear",
+    "joint_product",
     "unrolled",
 ]

@@ -127,11 +127,15 @@ class Dense(eqx.Module):
         """What follows the product, for GPU kernels."""
         return Activation(self.linear.bias, self.norm.scale)
 
+    def from_product(self, product: Float[Array, "*N out"], *, fused: bool = False) -> Float[Array, "*N out"]:
+        """What follows the product with the weight; `fused` takes one GPU kernel for all of it."""
+        if not fused:
+            return self.activate(self.linear.add_bias(product))
+        rows = product.reshape(-1, product.shape[-1])
+        return activate(rows, *self.activation).reshape(product.shape)
+
     def __call__(self, x: Float[Array, "*N in"], *, fused: bool = False) -> Float[Array, "*N out"]:
-        """`fused` takes one GPU kernel for all that follows the product."""
-        if fused:
-            return activate(x @ self.linear.weight.astype(x.dtype), *self.activation)
-        return self.activate(self.linear(x))
+        return self.from_product(x @ self.linear.weight.astype(x.dtype), fused=fused)
 
     def at_known(self, x: Float[Array, "N in"], product: Part) -> Float[Array, "N out"]:
         """What `__call__` gives where the product with x is known, in a kernel. No gradient flows to x."""
@@ -166,6 +170,16 @@ class MLP(eqx.Module):
     def finish(self, y: Float[Array, "*N units"]) -> Float[Array, "*N units"]:
         """What follows the first layer's linear map."""
         return self.layers[-1].activate(self.preactivations(y)[-1])
+
+    def from_product(
+        self, product: Float[Array, "*N units"], *, fused: bool = False
+    ) -> Float[Array, "*N units"]:
+        """What follows the first layer's product with its weight."""
+        first, *others = self.layers
+        x = first.from_product(product, fused=fused)
+        for layer in others:
+            x = layer(x, fused=fused)
+        return x
 
     def __call__(
         self, x: Float[Array, "*N in"], *, fused: bool = False, known: Part | None = None
@@ -202,6 +216,12 @@ class Head(eqx.Module):
     def finish(self, y: Float[Array, "*N units"]) -> Float[Array, "*N out"]:
         """What follows `first`."""
         return self.out(self.mlp.finish(y))
+
+    def from_product(
+        self, product: Float[Array, "*N units"], *, fused: bool = False
+    ) -> Float[Array, "*N out"]:
+        """What follows the product with the weight of `first`."""
+        return self.out(self.mlp.from_product(product, fused=fused))
 
     def product(
         self, x: Float[Array, "*N in"], *, fused: bool = False, known: Part | None = None
@@ -265,7 +285,13 @@ def unrolled(length: int, limit: int) -> int:
 
 
 def joint_linear(linears: Sequence[Linear], *parts: Float[Array, "..."]) -> list[Float[Array, "..."]]:
-    """Outputs of several linear layers that all read the concatenation of `parts`.
+    """Outputs of several linear layers that all read the concatenation of `parts`."""
+    products = joint_product(linears, *parts)
+    return [linear.add_bias(y) for y, linear in zip(products, linears, strict=True)]
+
+
+def joint_product(linears: Sequence[Linear], *parts: Float[Array, "..."]) -> list[Float[Array, "..."]]:
+    """The same without biases.
 
     One matrix product per part serves all layers, and the concatenation is never formed.
     """
@@ -277,5 +303,4 @@ def joint_linear(linears: Sequence[Linear], *parts: Float[Array, "..."]) -> list
         row += part.shape[-1]
     widths = [linear.weight.shape[1] for linear in linears]
     ends = [sum(widths[: i + 1]) for i in range(len(widths) - 1)]
-    outputs = jnp.split(y, ends, axis=-1)
-    return [linear.add_bias(y) for y, linear in zip(outputs, linears, strict=True)]
+    return jnp.split(y, ends, axis=-1)

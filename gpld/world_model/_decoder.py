@@ -7,7 +7,18 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpld.config import ConfigError, ModelConfig
 from gpld.distributions import symlog
-from gpld.nets import MLP, BlockLinear, Conv, ConvLayer, Dense, Linear, RMSNorm, from_blocks, joint_linear
+from gpld.nets import (
+    MLP,
+    BlockLinear,
+    Conv,
+    ConvLayer,
+    Dense,
+    Linear,
+    RMSNorm,
+    from_blocks,
+    joint_linear,
+    joint_product,
+)
 from gpld.types import Spaces
 from gpld.world_model._encoder import KERNEL, STAGES, Keys, flat, smallest_map
 
@@ -39,20 +50,28 @@ class Decoder(eqx.Module):
         return self._decode_vectors(h, z) | (self.cnn(h, z) if self.cnn else {})
 
     def _decode_vectors(
-        self, h: Float[Array, "*N D"], z: Float[Array, "*N KC"]
+        self, h: Float[Array, "*N D"], z: Float[Array, "*N KC"], *, fused: bool = False
     ) -> dict[str, Float[Array, "*N width"]]:
         if self.mlp is None:
             return {}
-        x = self.mlp.finish(*joint_linear([self.mlp.layers[0].linear], z, h))
+        x = self.mlp.from_product(*joint_product([self.mlp.layers[0].linear], z, h), fused=fused)
         names = [name for name, _ in self.vectors]
         predictions = joint_linear([self.outputs[name] for name in names], x)
         return {name: y.astype(jnp.float32) for name, y in zip(names, predictions, strict=True)}
 
     def loss(
-        self, h: Float[Array, "*N D"], z: Float[Array, "*N KC"], obs: dict[str, Array]
+        self,
+        h: Float[Array, "*N D"],
+        z: Float[Array, "*N KC"],
+        obs: dict[str, Array],
+        *,
+        fused: bool = False,
     ) -> dict[str, Float[Array, "*N"]]:
-        """Squared error to the symlog of a vector or to an image in [0, 1], summed over its dimensions."""
-        predictions = self._decode_vectors(h, z)
+        """Squared error to the symlog of a vector or to an image in [0, 1], summed over its dimensions.
+
+        `fused` takes GPU kernels for the activations of vectors.
+        """
+        predictions = self._decode_vectors(h, z, fused=fused)
         targets = flat(obs, self.vectors)
         losses = {
             name: jnp.sum(jnp.square(predictions[name] - symlog(target)), axis=-1)

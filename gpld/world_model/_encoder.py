@@ -44,11 +44,14 @@ class Encoder(eqx.Module):
         vectors = self.mlp.layers[-1].norm.scale.shape[0] if self.mlp else 0
         return vectors + (self.cnn.width if self.cnn else 0)
 
-    def __call__(self, obs: dict[str, Array], dtype: jnp.dtype) -> Float[Array, "*N E"]:
+    def __call__(
+        self, obs: dict[str, Array], dtype: jnp.dtype, *, fused: bool = False
+    ) -> Float[Array, "*N E"]:
+        """`fused` takes GPU kernels for the activations of vectors."""
         parts = []
         if self.mlp:
             vectors = jnp.concatenate([symlog(x) for x in flat(obs, self.vectors)], axis=-1)
-            parts.append(self.mlp(vectors.astype(dtype)))
+            parts.append(self.mlp(vectors.astype(dtype), fused=fused))
         if self.cnn:
             parts.append(self.cnn(obs, dtype))
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)

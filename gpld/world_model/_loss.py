@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from gpld import kernels
 from gpld.config import AgentConfig
 from gpld.distributions import bernoulli_loss, entropy, kl, twohot_loss, twohot_mean
-from gpld.nets import joint_linear
+from gpld.nets import joint_product
 from gpld.types import Batch
 from gpld.world_model._model import WorldModel
 from gpld.world_model._rssm import Observed, observe
@@ -28,7 +28,8 @@ def predict(
     config: AgentConfig, model: WorldModel, batch: Batch, uniform: Float[Array, "T B K"]
 ) -> Prediction:
     """Run the posterior along a batch and score everything the model predicts of it."""
-    e = model.encoder(batch.obs, jnp.dtype(config.compute))
+    fused = kernels.chosen(config, batch.reward.shape[1])
+    e = model.encoder(batch.obs, jnp.dtype(config.compute), fused=fused)
     seen = observe(
         model.dynamics,
         batch.start,
@@ -37,20 +38,22 @@ def predict(
         batch.is_first,
         uniform,
         unroll=config.unroll,
-        fused=kernels.chosen(config, batch.reward.shape[1]),
+        fused=fused,
     )
-    prior_first = model.dynamics.prior.first(seen.h)
-    posterior = model.dynamics.probs(seen.logits)
-    prior = model.dynamics.probs(model.dynamics.prior.finish(prior_first))
+    dynamics, heads = model.dynamics, [model.reward, model.cont]
+    (prior_product,) = joint_product([dynamics.prior.first], seen.h)
+    posterior = dynamics.probs(seen.logits)
+    prior = dynamics.probs(dynamics.prior.from_product(prior_product, fused=fused))
 
-    reward_first, cont_first = joint_linear([model.reward.first, model.cont.first], seen.h, seen.z)
-    reward_logits = model.reward.finish(reward_first)
-    cont_logit = model.cont.finish(cont_first)[..., 0]
+    products = joint_product([head.first for head in heads], seen.h, seen.z)
+    reward_logits, cont_logit = (
+        head.from_product(product, fused=fused) for head, product in zip(heads, products, strict=True)
+    )
 
-    losses = model.decoder.loss(seen.h, seen.z, batch.obs)
+    losses = model.decoder.loss(seen.h, seen.z, batch.obs, fused=fused)
     losses |= _kl_losses(posterior, prior, config.loss.free_nats)
     losses["reward"] = twohot_loss(reward_logits, batch.reward)
-    losses["cont"] = bernoulli_loss(cont_logit, continue_target(config, batch))
+    losses["cont"] = bernoulli_loss(cont_logit[..., 0], continue_target(config, batch))
 
     reward_mean = twohot_mean(reward_logits)
     metrics = {
@@ -63,7 +66,7 @@ def predict(
         "reward/predicted_std": reward_mean.std(),
         "reward/error": jnp.abs(reward_mean - batch.reward).mean(),
     }
-    return Prediction(seen, prior_first, losses, metrics)
+    return Prediction(seen, dynamics.prior.first.add_bias(prior_product), losses, metrics)
 
 
 def continue_target(config: AgentConfig, batch: Batch) -> Float[Array, "T B"]:
