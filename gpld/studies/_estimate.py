@@ -9,13 +9,14 @@ from gpld.config import Config
 from gpld.studies._plan import Plan
 from gpld.types import Spaces
 
-REFERENCE_MS = 3.25
-"""Of one update of one of eight runs of the 12M agent in one program on an H200: see results/README.md."""
+RUN_MS, PROGRAM_MS = 2.49, 5.80
+"""An update of the 12M agent on an H200: of each run, and of a program, however many runs it holds.
+
+8.29 ms were measured with one run, and 3.215 ms a run with eight: see results/README.md.
+"""
 REFERENCE_PARAMETERS = 9_738_019
 REFERENCE_STATES = 16 * 64 * 26
 """B * T * (H + 1): states that heads see in one of those updates."""
-ALONE = 2.0
-"""How many times longer an update takes a run that has the program for itself."""
 
 
 class Estimate(NamedTuple):
@@ -73,8 +74,7 @@ def update_ms(config: Config, parameters: int, members: int) -> float:
     """Milliseconds of an update of one of `members` runs, in proportion to what was measured."""
     states = config.replay.batch * config.replay.length * (config.agent.behavior.horizon + 1)
     work = parameters * states / (REFERENCE_PARAMETERS * REFERENCE_STATES)
-    together = 1 + (ALONE - 1) / members
-    return REFERENCE_MS * max(work, 0.1) * together  # small agents wait for launches more than for arithmetic
+    return RUN_MS * work + PROGRAM_MS / members
 
 
 def spaces_of(config: Config) -> Spaces:
