@@ -25,10 +25,13 @@ def log(path: Path, *rows: dict) -> None:
 
 
 def test_pixels_begin_to_be_penalised_when_asked(learning):
-    options = learning.Options(preset=("nano", "pixels"), penalty_start=0, horizon=5, eval_every=7)
+    options = learning.Options(
+        preset=("nano", "pixels"), penalty_start=0, horizon=5, eval_every=7, learning_rate=0.25
+    )
     config = learning.configured(options)
     assert (config.env.pixels, config.agent.penalty.start, config.agent.penalty.floor) == (True, 0, 0.01)
     assert (config.agent.behavior.horizon, config.eval.every) == (5, 7)
+    assert config.agent.optimizer.learning_rate == 0.25
     unasked = learning.configured(dataclasses.replace(options, penalty_start=None))
     assert unasked.agent.penalty.start == 100_000
 
@@ -97,6 +100,7 @@ def test_writes_what_is_logged(learning, tmp_path: Path):
     assert run == {
         "method": "GPLD-DreamerV3",
         "seed": 3,
+        "learning_rate": 4e-5,
         "env_steps": [800],
         "returns": [30.5],
         "training": {"400": 20.0},
