@@ -129,8 +129,12 @@ def test_slurm_gives_the_same_results_though_workers_are_killed_and_jobs_preempt
         )
         os.kill(wait_for(lambda: under_way(folder, 0, 700)), signal.SIGKILL)
         preempted = wait_for(lambda: under_way(folder, 1, 200))
+        # It stands still until Slurm tells it to go, or it might be done before that.
+        os.kill(preempted, signal.SIGSTOP)
         urgent = ["sbatch", "--partition=urgent", "--exclusive", "--output=/dev/null", "--wrap=sleep 1"]
         subprocess.run(urgent, env=environment, check=True, capture_output=True)
+        wait_for(lambda: _job_state("1_1", environment) != "RUNNING")
+        os.kill(preempted, signal.SIGCONT)
         wait_for(lambda: not _alive(preempted))
         # Slurm lets a job that was queued again wait for two minutes.
         hurry = ["scontrol", "update", "jobid=1_1", "StartTime=now"]
@@ -158,6 +162,11 @@ def test_ray_gives_the_same_results_though_a_worker_and_its_keeper_are_killed(sm
     assert "resumed at" in log_of(folder, 0).partition("--- attempt 2")[2]
     assert "interrupted by SIGTERM; the runs are saved" in log_of(folder, 1)
     assert_same_results(folder, smoke)
+
+
+def _job_state(job, environment):
+    asked = ["squeue", "--noheader", "--jobs", job, "--format", "%T"]
+    return subprocess.run(asked, env=environment, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def _alive(pid):
