@@ -31,8 +31,7 @@ def kill_again_and_again(config, folder, kills, seed):
             else:
                 wait_for(lambda now=before, at=target: newest_checkpoint(folder) > max(now, at), process)
             if moment == "writing":
-                wait_for(lambda: helpers.being_written(folder), process)
-                delay /= 5
+                wait_for(lambda running=process: caught_writing(running, folder), process)
             time.sleep(delay)
             ended = process.poll()
             process.kill()
@@ -41,6 +40,18 @@ def kill_again_and_again(config, folder, kills, seed):
         assert ended is None, "\n".join([f"it ended with {ended} before", *done, output(folder).read_text()])
     helpers.finish(config, folder)
     return done
+
+
+def caught_writing(process, folder):
+    """Whether a checkpoint was being written, and its process now stands still in the middle of it."""
+    if not helpers.being_written(folder):
+        return False
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(0.01)
+    caught = helpers.being_written(folder)
+    if not caught:
+        process.send_signal(signal.SIGCONT)
+    return caught
 
 
 def milestones(folder):
