@@ -17,7 +17,7 @@ from gpld.behavior import DreamNoise, Normalizer, PolicyHead
 from gpld.config import AgentConfig
 from gpld.distributions import FusedTwoHot, TwoHot
 from gpld.kernels import Part
-from gpld.nets import Head, aligned, joint_product
+from gpld.nets import Head, aligned, joint_heads
 from gpld.optimizer import laprop, tensor_norms
 from gpld.types import Batch, Latent, Spaces
 from gpld.world_model import PenaltyNoise, WorldModel
@@ -167,11 +167,7 @@ def loss(
     scores = _score_dream(model, state.slow_value, dream)
     dreamt = behavior.dream_losses(config.behavior, state.normalizer, state.hyper.entropy, **scores)
 
-    values = [model.value, state.slow_value]
-    products = joint_product([head.first for head in values], seen.h, seen.z)
-    value_logits, slow_logits = (
-        head.from_product(product, fused=fused) for head, product in zip(values, products, strict=True)
-    )
+    value_logits, slow_logits = joint_heads([model.value, state.slow_value], seen.h, seen.z, fused=fused)
     replay_value = behavior.replay_value_loss(
         config.behavior,
         reward=batch.reward,

@@ -304,3 +304,11 @@ def joint_product(linears: Sequence[Linear], *parts: Float[Array, "..."]) -> lis
     widths = [linear.weight.shape[1] for linear in linears]
     ends = [sum(widths[: i + 1]) for i in range(len(widths) - 1)]
     return jnp.split(y, ends, axis=-1)
+
+
+def joint_heads(
+    heads: Sequence[Head], *parts: Float[Array, "..."], fused: bool = False
+) -> list[Float[Array, "..."]]:
+    """Outputs of several heads that all read the concatenation of `parts`, as `joint_product` does."""
+    products = joint_product([head.first for head in heads], *parts)
+    return [head.from_product(y, fused=fused) for head, y in zip(heads, products, strict=True)]

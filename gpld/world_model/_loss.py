@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from gpld import kernels
 from gpld.config import AgentConfig
 from gpld.distributions import bernoulli_loss, entropy, kl, twohot_loss, twohot_mean
-from gpld.nets import joint_product
+from gpld.nets import joint_heads, joint_product
 from gpld.types import Batch
 from gpld.world_model._model import WorldModel
 from gpld.world_model._rssm import Observed, observe
@@ -40,15 +40,12 @@ def predict(
         unroll=config.unroll,
         fused=fused,
     )
-    dynamics, heads = model.dynamics, [model.reward, model.cont]
+    dynamics = model.dynamics
     (prior_product,) = joint_product([dynamics.prior.first], seen.h)
     posterior = dynamics.probs(seen.logits)
     prior = dynamics.probs(dynamics.prior.from_product(prior_product, fused=fused))
 
-    products = joint_product([head.first for head in heads], seen.h, seen.z)
-    reward_logits, cont_logit = (
-        head.from_product(product, fused=fused) for head, product in zip(heads, products, strict=True)
-    )
+    reward_logits, cont_logit = joint_heads([model.reward, model.cont], seen.h, seen.z, fused=fused)
 
     losses = model.decoder.loss(seen.h, seen.z, batch.obs, fused=fused)
     losses |= _kl_losses(posterior, prior, config.loss.free_nats)
