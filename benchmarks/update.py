@@ -14,7 +14,9 @@ import dataclasses
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -27,7 +29,6 @@ from gpld.analysis.cost import WALKER, Program
 from gpld.config import Config, PenaltyConfig, with_presets
 from gpld.envs import pixel_spaces
 from gpld.training.provenance import provenance
-from gpld.types import Spaces
 
 VARIANTS: dict[str, dict] = {
     "baseline": {"posterior": 0.0},
@@ -57,6 +58,8 @@ class Options:
     """Updates in one timed call."""
     repeats: int = 5
     """Timed calls; their median is reported."""
+    jobs: int = 1
+    """Programs compiled at a time. With more than one, all are compiled first, and take longer each."""
     out: Path = Path("results")
     """Folder for the JSON."""
 
@@ -73,11 +76,8 @@ def product_rate(dtype: str) -> float:
     return repeats * 2 * size**3 / (time.perf_counter() - begin)
 
 
-def measure(
-    config: Config, spaces: Spaces, runs: int, updates: int, repeats: int, peak: float
-) -> dict[str, float]:
+def measure(program: Program, repeats: int, peak: float) -> dict[str, float]:
     """Milliseconds per update and run, what compiling took, and what was compiled."""
-    program = Program(config, spaces, runs=runs, updates=updates)
     times = [program.time() for _ in range(repeats)]
     ms = statistics.median(times)
     return {
@@ -98,12 +98,30 @@ def with_penalty(config: Config, rho: float, changes: dict) -> Config:
     return dataclasses.replace(config, agent=dataclasses.replace(config.agent, penalty=penalty))
 
 
+def cases(options: Options, config: Config) -> Iterator[tuple[dict, Config]]:
+    """What is measured, by what the table calls it."""
+    observations = "64x64 images" if options.pixels else "states"
+    for runs in options.runs:
+        for name in options.variants:
+            for rho in options.rho if name != "baseline" else (0.0,):
+                what = {"observations": observations, "runs": runs, "variant": name, "rho": rho}
+                yield what, with_penalty(config, rho or 0.5, VARIANTS[name])
+
+
+def compiled(programs: Iterable[Callable[[], Program]], jobs: int) -> Iterator[Program]:
+    """Every program: compiled when its turn comes, or all before the first is timed."""
+    if jobs == 1:
+        yield from (make() for make in programs)
+    else:
+        with ThreadPoolExecutor(jobs) as pool:
+            yield from list(pool.map(lambda make: make(), programs))
+
+
 def main(options: Options) -> list[dict]:
     """Measure, print and write."""
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
     config = with_presets(Config(task="walker-walk"), options.preset or fitting)
     spaces = pixel_spaces(WALKER.actions) if options.pixels else WALKER
-    observations = "64x64 images" if options.pixels else "states"
     peak = product_rate(config.agent.compute)
     rows = []
     record = {
@@ -114,18 +132,19 @@ def main(options: Options) -> list[dict]:
     }
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / ("update-pixels.json" if options.pixels else "update.json")
-    for runs in options.runs:
-        baseline = None
-        for name in options.variants:
-            for rho in options.rho if name != "baseline" else (0.0,):
-                changed = with_penalty(config, rho or 0.5, VARIANTS[name])
-                result = measure(changed, spaces, runs, options.updates, options.repeats, peak)
-                baseline = result["ms"] if name == "baseline" else baseline
-                ratio = result["ms"] / baseline if baseline else float("nan")
-                what = {"observations": observations, "runs": runs, "variant": name, "rho": rho}
-                rows.append({**what, "ratio": ratio, **result})
-                print(json.dumps(rows[-1]), flush=True)
-                path.write_text(json.dumps(record, indent=2) + "\n")
+    listed = list(cases(options, config))
+    programs = (
+        partial(Program, changed, spaces, runs=what["runs"], updates=options.updates)
+        for what, changed in listed
+    )
+    baselines = {}
+    for (what, _), program in zip(listed, compiled(programs, options.jobs), strict=True):
+        result = measure(program, options.repeats, peak)
+        if what["variant"] == "baseline":
+            baselines[what["runs"]] = result["ms"]
+        rows.append({**what, "ratio": result["ms"] / baselines.get(what["runs"], float("nan")), **result})
+        print(json.dumps(rows[-1]), flush=True)
+        path.write_text(json.dumps(record, indent=2) + "\n")
     Console().print(_table(rows))
     return rows
 

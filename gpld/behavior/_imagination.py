@@ -1,10 +1,12 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpld.behavior._policy import PolicyHead
 from gpld.config import AgentConfig
+from gpld.kernels import At
 from gpld.nets import cast, unrolled
 from gpld.world_model import Dreams, Dynamics, empty_record, write
 
@@ -54,20 +56,24 @@ def imagine(
     steps = noise.actions.shape[0]
     unroll = unrolled(steps, unroll)
     state = dreams.begin(h, z, steps)
+    now = jnp.arange(steps + 1, dtype=jnp.int32)[:, None]
+    given = (noise, now[:-1], now[1:])
 
-    def step(state, noise):
+    def step(state, given):
+        noise, _, then = given
         action = policy.finish(dreams.read(state)).sample(noise.actions)
-        return dreams.advance(state, action, noise.classes), action
+        return dreams.advance(state, action, noise.classes, then), action
 
-    def fused_step(carry, noise):
+    def fused_step(carry, given):
         state, reads = carry
-        choice, reads = policy.finish_fused(dreams.product_parts(state), reads)
+        noise, now, then = given
+        choice, reads = policy.finish_fused(dreams.product_parts(state), At(reads, now))
         action = choice.sample(noise.actions)
-        return (dreams.advance(state, action, noise.classes), reads), action
+        return (dreams.advance(state, action, noise.classes, then), reads), action
 
     if not fused:
-        state, actions = jax.lax.scan(step, state, noise, unroll=unroll)
-        return Dream(state.record.array, actions, None)
+        state, actions = jax.lax.scan(step, state, given, unroll=unroll)
+        return Dream(state.record, actions, None)
     reads = empty_record(dreams.product(state), steps + 1)
-    (state, reads), actions = jax.lax.scan(fused_step, (state, reads), noise, unroll=unroll)
-    return Dream(state.record.array, actions, write(reads, dreams.product(state)).array)
+    (state, reads), actions = jax.lax.scan(fused_step, (state, reads), given, unroll=unroll)
+    return Dream(state.record, actions, write(At(reads, now[-1]), dreams.product(state)))

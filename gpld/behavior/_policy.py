@@ -55,7 +55,7 @@ class PolicyHead(eqx.Module):
         """What follows `first`."""
         return self._distribution(joint_linear(self._outputs, self.mlp.finish(y)))
 
-    def finish_fused(self, y: Sequence[Part], record: At) -> tuple[Policy, At]:
+    def finish_fused(self, y: Sequence[Part], record: At) -> tuple[Policy, Float[Array, "T N units"]]:
         """What follows `first`, whose product without bias is the sum of `y` and is kept, in GPU kernels."""
         layers, outputs = self.mlp.layers, self._outputs
         last = jnp.concatenate([linear.weight for linear in outputs], axis=1)
@@ -68,7 +68,7 @@ class PolicyHead(eqx.Module):
             x = kernels.dense([Part(x)], layer.activation, weight)
         split = jnp.split(x[:, :width], len(outputs), axis=1)
         out = [linear.add_bias(y) for linear, y in zip(outputs, split, strict=True)]
-        return self._distribution(out), At(kept, record.step + 1)
+        return self._distribution(out), kept
 
     def __call__(
         self, feature: Float[Array, "*N F"], *, fused: bool = False, known: Part | None = None

@@ -14,8 +14,8 @@ On machines without a GPU the kernels are interpreted, which is slow and serves 
 from gpld.kernels._activation import activate, activate_part, pull_activation
 from gpld.kernels._choice import chosen
 from gpld.kernels._dream import activate_hidden, dense, dense_kept, enter, gru_blocks
-from gpld.kernels._pull import Slope, pull_dense, pull_draw, pull_gates, pull_gru, pull_hidden
-from gpld.kernels._step import Activation, draw, gru, hidden
+from gpld.kernels._pull import Slope, pull_draw, pull_entered, pull_gates, pull_gru, pull_hidden
+from gpld.kernels._step import Activation, draw, gru, hidden, read
 from gpld.kernels._tiles import NORM_EPS, At, Part, inverse_rms
 from gpld.kernels._twohot import Target, pull_twohot, twohot_mean
 
@@ -39,11 +39,12 @@ __all__ = [
     "hidden",
     "inverse_rms",
     "pull_activation",
-    "pull_dense",
     "pull_draw",
+    "pull_entered",
     "pull_gates",
     "pull_gru",
     "pull_hidden",
     "pull_twohot",
+    "read",
     "twohot_mean",
 ]

@@ -3,9 +3,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._tiles import Part, Tile, activated, call, inverse_rms, pull_norm, silu_slope
+from gpld.kernels._tiles import Part, Tile, activated, call, inverse_rms, pull_norm, sigmoid, silu_slope
 
-FORWARD, BACKWARD = Tile(rows=8, warps=2), Tile(rows=16)
+FORWARD, BACKWARD = Tile(rows=8), Tile(rows=16)
+TURNS, MANY = 4, 8192
+"""Tiles that one program pulls back after another where rows are many, for the sake of fewer partial sums."""
 
 
 @jax.custom_vjp
@@ -25,9 +27,11 @@ def activate_part(
         y = x[...].astype(jnp.float32) + bias[...][None]
         out[...] = activated(y, scale[...]).astype(out.dtype)
 
-    cut, part, rows, line = _tiles(x, scale, FORWARD)
-    grid = (x.array.shape[0] // cut.rows,)
-    return call(kernel, grid, [(x.array, part), (bias, line), (scale, line)], (_like(x, scale), rows), cut)
+    count, width = x.array.shape[0], scale.shape[0]
+    cut = FORWARD.within(count, width)
+    part, rows, line = _tiles(x, width, cut.rows)
+    inputs = [(x.array, part), (bias, line), (scale, line)]
+    return call(kernel, (count // cut.rows,), inputs, (_like(x, scale), rows), cut)
 
 
 def pull_activation(
@@ -42,27 +46,34 @@ def pull_activation(
     nothing is read twice.
     """
 
-    width = scale.shape[0]
+    rows, width = x.array.shape[0], scale.shape[0]
+    cut = BACKWARD.within(rows, width)
+    turns = TURNS if rows >= MANY and rows % (TURNS * cut.rows) == 0 else 1
 
     def kernel(x, bias, scale, gradient, by_x, sums):
-        y = x[...].astype(jnp.float32) + bias[...][None]
-        inverse = inverse_rms(y)
-        unit = y * inverse
-        normed = unit * scale[...][None]
-        by_normed = gradient[...].astype(jnp.float32) * silu_slope(normed)
-        by_y = pull_norm(by_normed * scale[...][None], unit, inverse)
-        by_x[...] = by_y.astype(by_x.dtype)
-        for i, term in enumerate((by_y, by_normed * unit)):
-            sums[:, pl.ds(i * width, width)] = jnp.sum(term, axis=0, keepdims=True)
+        def turn(i, totals):
+            at = pl.ds(i * cut.rows, cut.rows)
+            y = x[at, :].astype(jnp.float32) + bias[...][None]
+            inverse = inverse_rms(y)
+            unit = y * inverse
+            normed = unit * scale[...][None]
+            by_normed = gradient[at, :].astype(jnp.float32) * silu_slope(normed, sigmoid(normed))
+            by_y = pull_norm(by_normed * scale[...][None], unit, inverse)
+            by_x[at, :] = by_y.astype(by_x.dtype)
+            terms = by_y, by_normed * unit
+            return [total + jnp.sum(term, axis=0) for total, term in zip(totals, terms, strict=True)]
 
-    cut, part, rows, line = _tiles(x, scale, BACKWARD)
-    count = x.array.shape[0] // cut.rows
+        for i, total in enumerate(jax.lax.fori_loop(0, turns, turn, [jnp.zeros(width)] * 2)):
+            sums[0, pl.ds(i * width, width)] = total
+
+    part, all_rows, line = _tiles(x, width, turns * cut.rows)
+    count = rows // (turns * cut.rows)
     by_x, sums = call(
         kernel,
         (count,),
-        [(x.array, part), (bias, line), (scale, line), (gradient, rows)],
+        [(x.array, part), (bias, line), (scale, line), (gradient, all_rows)],
         [
-            (_like(x, scale), rows),
+            (_like(x, scale), all_rows),
             (
                 jax.ShapeDtypeStruct((count, 2 * width), jnp.float32),
                 pl.BlockSpec((1, 2 * width), lambda n: (n, 0)),
@@ -80,16 +91,11 @@ activate.defvjp(
 )
 
 
-def _tiles(
-    x: Part, scale: Float[Array, " width"], tile: Tile
-) -> tuple[Tile, pl.BlockSpec, pl.BlockSpec, pl.BlockSpec]:
-    """How rows are cut; tiles of the part, of an array of its size, and of a vector."""
-    width = scale.shape[0]
-    cut = tile.within(x.array.shape[0], width)
+def _tiles(x: Part, width: int, rows: int) -> tuple[pl.BlockSpec, pl.BlockSpec, pl.BlockSpec]:
+    """Tiles of so many rows of the part, of as many of an array of its size, and of a vector."""
     return (
-        cut,
-        pl.BlockSpec((cut.rows, width), lambda n: (n, x.index)),
-        pl.BlockSpec((cut.rows, width), lambda n: (n, 0)),
+        pl.BlockSpec((rows, width), lambda n: (n, x.index)),
+        pl.BlockSpec((rows, width), lambda n: (n, 0)),
         pl.BlockSpec((width,), lambda n: (0,)),
     )
 

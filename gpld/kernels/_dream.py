@@ -15,29 +15,42 @@ from jaxtyping import Array, Float
 from gpld.kernels._step import Activation, follow
 from gpld.kernels._tiles import NORM_EPS, At, Part, Tile, activated_sum, call, dot, silu, summed
 
-ENTER, HIDDEN, GRU = Tile(rows=4), Tile(rows=1, warps=2), Tile(rows=4, warps=2)
-DENSE = Tile(rows=64, columns=256, warps=8)
+ENTER, HIDDEN, GRU = Tile(rows=4, warps=1), Tile(rows=2, warps=2), Tile(rows=2, warps=1)
+DENSE = Tile(rows=64, columns=128)
 
 
-def enter(entered: Sequence[Part], activations: Sequence[Activation]) -> Float[Array, "N wide"]:
-    """`[act(x) for x in entered]`, side by side."""
-    count, width, parts = entered[0].array.shape[0], activations[0].scale.shape[0], len(entered)
+def enter(
+    entered: Sequence[Part],
+    action: tuple[Float[Array, "N A"], Float[Array, "A width"]],
+    activations: Sequence[Activation],
+) -> Float[Array, "N wide"]:
+    """`[act(x) for x in entered]` and `act(action @ weight)`, side by side."""
+    count, width = entered[0].array.shape[0], activations[0].scale.shape[0]
     cut = ENTER.within(count, width)
 
-    def kernel(entered, activations, out):
-        for i, (x, activation) in enumerate(zip(entered, activations, strict=True)):
-            out[:, pl.ds(i * width, width)] = activated_sum([x], *activation).astype(out.dtype)
+    def kernel(entered, action, weight, activations, out):
+        # Too few to be worth a matrix unit.
+        terms = (
+            action[:, pl.ds(i, 1)].astype(jnp.float32) * weight[i].astype(jnp.float32)[None]
+            for i in range(weight.shape[0])
+        )
+        summands = [*([x] for x in entered), list(terms)]
+        for i, (parts, activation) in enumerate(zip(summands, activations, strict=True)):
+            out[:, pl.ds(i * width, width)] = activated_sum(parts, *activation).astype(out.dtype)
 
+    rows = cut.rows
     return call(
         kernel,
-        (count // cut.rows,),
+        (count // rows,),
         [
-            [(x.array, pl.BlockSpec((cut.rows, width), lambda n, i=x.index: (n, i))) for x in entered],
+            [(x.array, pl.BlockSpec((rows, width), lambda n, i=x.index: (n, i))) for x in entered],
+            (action[0], pl.BlockSpec((rows, action[0].shape[1]), lambda n: (n, 0))),
+            (action[1], pl.BlockSpec(action[1].shape, lambda n: (0, 0))),
             [tuple((x, pl.BlockSpec((width,), lambda n: (0,))) for x in pair) for pair in activations],
         ],
         (
-            jax.ShapeDtypeStruct((count, parts * width), entered[0].array.dtype),
-            pl.BlockSpec((cut.rows, parts * width), lambda n: (n, 0)),
+            jax.ShapeDtypeStruct((count, len(activations) * width), entered[0].array.dtype),
+            pl.BlockSpec((rows, len(activations) * width), lambda n: (n, 0)),
         ),
         cut,
     )

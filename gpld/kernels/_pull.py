@@ -11,7 +11,7 @@ from jaxtyping import Array, Float
 
 from gpld.kernels._tiles import At, Part, Tile, call, inverse_rms, products, pull_norm, silu_slope
 
-DRAW, GRU, DENSE = Tile(depth=128, warps=8), Tile(depth=256), Tile(depth=256, warps=8)
+DRAW, GRU, ENTERED = Tile(depth=128, warps=8), Tile(depth=256), Tile(depth=256, warps=8)
 GATES, HIDDEN = Tile(columns=32), Tile()
 
 
@@ -31,7 +31,9 @@ class Slope(NamedTuple):
         inverse = inverse_rms(x)
         unit = x.astype(jnp.float32) * inverse
         scale = jnp.broadcast_to(scale, unit.shape)
-        return cls((scale * silu_slope(unit * scale)).astype(x.dtype), unit.astype(x.dtype), inverse)
+        normed = unit * scale
+        slope = scale * silu_slope(normed, jax.nn.sigmoid(normed))
+        return cls(slope.astype(x.dtype), unit.astype(x.dtype), inverse)
 
     def pull(self, gradient: Float[Array, "*N width"]) -> Float[Array, "*N width"]:
         """From the gradient by the activations to that by the input."""
@@ -40,22 +42,23 @@ class Slope(NamedTuple):
 
 
 def pull_draw(
-    by_z: Sequence[Float[Array, "N KC"] | At],
+    by_z: Float[Array, "N KC"] | At,
+    later: Part,
     by_logits: Float[Array, "N KC"] | At,
     probs: Float[Array, "N KC"] | At,
     weight: Float[Array, "hidden KC"],
     stoch: int,
     unimix: float,
 ) -> Float[Array, "N hidden"]:
-    """From gradients by classes (a sum) and by logits to that by the activations which `draw` multiplies."""
+    """From gradients by classes (`by_z + later`) and by logits to that by what `draw` multiplies."""
     count, inner = probs.shape[0], weight.shape[0]
     columns = min(inner, DRAW.columns)
 
-    def kernel(by_z, by_logits, probs, weight, out):
+    def kernel(by_z, later, by_logits, probs, weight, out):
         classes = probs.shape[1] // stoch
 
         def load(at):
-            p, *g, by_logit = (x[:, at].astype(jnp.float32) for x in (probs, *by_z, by_logits))
+            p, *g, by_logit = (x[:, at].astype(jnp.float32) for x in (probs, by_z, later, by_logits))
             shape = (DRAW.rows, at.size // classes, classes)
             p, g = p.reshape(shape), (g[0] + g[1]).reshape(shape)
             g = (1 - unimix) * p * (g - jnp.sum(p * g, axis=-1, keepdims=True))
@@ -68,7 +71,8 @@ def pull_draw(
         kernel,
         (count // DRAW.rows, inner // columns),
         [
-            [(x, row) for x in by_z],
+            (by_z, row),
+            (later.array, pl.BlockSpec((DRAW.rows, probs.shape[1]), lambda n, j: (n, later.index))),
             (by_logits, row),
             (probs, row),
             (weight, pl.BlockSpec((columns, weight.shape[1]), lambda n, j: (j, 0))),
@@ -85,13 +89,16 @@ def pull_gru(
     by_active: Float[Array, "N hidden"],
     slope: Slope,
     by_first: Float[Array, "N hidden"] | At,
-    by_h: Sequence[Float[Array, "N D"] | At],
+    by_h: Sequence[Float[Array, "N wide"] | At],
     weight: Float[Array, "D hidden"],
     gates: Sequence[Float[Array, "N D"] | At],
     last: Float[Array, "N D"] | At,
     blocks: int,
 ) -> tuple[Float[Array, "N gates"], Float[Array, "N D"]]:
-    """From gradients by the posterior's first layer and by h (a sum) to those by gates and last h."""
+    """From gradients by the posterior's first layer and by h (a sum) to those by gates and last h.
+
+    Of what is given of the gradient by h, the first columns count.
+    """
     count, width = last.shape
     inner, columns = width // blocks, min(width // blocks, GRU.columns)
     steps = inner // columns
@@ -214,43 +221,47 @@ def pull_hidden(
     )
 
 
-def pull_dense(
-    by_active: Part,
+def pull_entered(
+    by_active: Float[Array, "N both"],
     slope: Slope,
-    weight: Float[Array, "in hidden"],
-    add: Float[Array, "N in"] | None,
+    weight: Float[Array, "wide hidden"],
+    by_h: Float[Array, "N D"],
     keep: Float[Array, "N 1"] | At,
     record: At,
-) -> tuple[Float[Array, "N in"], Float[Array, "T N in"]]:
-    """From the gradient by a layer's activations to that by its input, plus `add`, times `keep`.
+) -> tuple[Float[Array, "N wide"], Float[Array, "T N wide"]]:
+    """From the gradient by what the layers of h and z give to the step to that by [h, z], times `keep`.
 
-    The second result is the record with it.
+    `by_active` and `slope` have those of both layers side by side, `weight` the rows of both. `by_h` is added
+    to the gradient by h. The second result is the record with the first.
     """
-    width, inner = weight.shape
-    count, columns = keep.shape[0], min(width, DENSE.columns)
+    (total, inner), (count, deter) = weight.shape, by_h.shape
+    columns = min(ENTERED.columns, math.gcd(total, deter))
+    steps = deter // columns
 
-    def kernel(by_active, slope, weight, add, keep, out, kept):
-        (total,) = products(_pulled(slope, by_active), [weight], DENSE, transposed=True)
-        total = total if add is None else total + add[...].astype(jnp.float32)
-        total = (total * keep[...]).astype(out.dtype)
-        out[...] = total
-        kept[...] = total
+    def kernel(by_active, slope, weight, by_h, keep, out, kept):
+        (before,) = products(_pulled(slope, by_active), [weight], ENTERED, transposed=True)
+        before += jnp.where(pl.program_id(1) < steps, by_h[...].astype(jnp.float32), 0.0)
+        before = (before * keep[...]).astype(out.dtype)
+        out[...] = before
+        kept[...] = before
 
-    tile = pl.BlockSpec((DENSE.rows, columns), lambda n, j: (n, j))
-    row = pl.BlockSpec((DENSE.rows, inner), lambda n, j: (n, 0))
-    one = pl.BlockSpec((DENSE.rows, 1), lambda n, j: (n, 0))
+    def which(j):
+        return jnp.minimum(j // steps, 1)
+
+    tile = pl.BlockSpec((ENTERED.rows, columns), lambda n, j: (n, j))
+    row = pl.BlockSpec((ENTERED.rows, inner), lambda n, j: (n, which(j)))
     return call(
         kernel,
-        (count // DENSE.rows, width // columns),
+        (count // ENTERED.rows, total // columns),
         [
-            (by_active.array, pl.BlockSpec((DENSE.rows, inner), lambda n, j: (n, by_active.index))),
-            _slope_tiles(slope, row, one),
+            (by_active, row),
+            _slope_tiles(slope, row, pl.BlockSpec((ENTERED.rows, 1), lambda n, j: (n, which(j)))),
             (weight, pl.BlockSpec((columns, inner), lambda n, j: (j, 0))),
-            add if add is None else (add, tile),
-            (keep, one),
+            (by_h, pl.BlockSpec((ENTERED.rows, columns), lambda n, j: (n, jnp.minimum(j, steps - 1)))),
+            (keep, pl.BlockSpec((ENTERED.rows, 1), lambda n, j: (n, 0))),
         ],
-        ((jax.ShapeDtypeStruct((count, width), weight.dtype), tile), (record, tile)),
-        DENSE,
+        ((jax.ShapeDtypeStruct((count, total), weight.dtype), tile), (record, tile)),
+        ENTERED,
     )
 
 

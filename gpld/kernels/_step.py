@@ -16,14 +16,16 @@ from gpld.kernels._tiles import (
     activated_sum,
     call,
     dot,
+    exp,
     inverse_rms,
     products,
+    sigmoid,
     silu,
     tanh,
 )
 
-HIDDEN, GRU, DRAW = Tile(depth=256, warps=8), Tile(warps=8), Tile(columns=32)
-MANY, DRAW_MANY = 64, Tile(columns=128, warps=8)
+HIDDEN, GRU, READ = Tile(depth=256, warps=8), Tile(warps=8), Tile(columns=32, depth=128, stages=9)
+MANY, DRAW, DRAW_MANY = 64, Tile(columns=32), Tile(rows=64, columns=256, warps=8)
 
 
 class Activation(NamedTuple):
@@ -152,9 +154,38 @@ def follow(
     h: Float[Array, "..."],
 ) -> Float[Array, "..."]:
     """The next h from gates and the last."""
-    candidate = tanh(jax.nn.sigmoid(reset) * candidate)
-    update = jax.nn.sigmoid(update - 1)
+    candidate = tanh(sigmoid(reset) * candidate)
+    update = sigmoid(update - 1)
     return update * candidate + (1 - update) * h
+
+
+def read(
+    x: Float[Array, "N D"], weight: Float[Array, "..."], *, transposed: bool = False
+) -> Float[Array, "N out"]:
+    """`x @ weight`, or `x @ weight.T`, of few rows, for which XLA would need a second kernel to sum parts."""
+    (count, inner), width = x.shape, weight.shape[0 if transposed else 1]
+    cut = READ.within(count, width)
+    rows, columns = cut.rows, cut.columns
+
+    def kernel(x, weight, out):
+        (product,) = products(lambda at: x[:, at], [weight], cut, transposed=transposed)
+        out[...] = product.astype(out.dtype)
+
+    by_rows = pl.BlockSpec((inner, columns), lambda n, j: (0, j))
+    by_columns = pl.BlockSpec((columns, inner), lambda n, j: (j, 0))
+    return call(
+        kernel,
+        (count // rows, width // columns),
+        [
+            (x, pl.BlockSpec((rows, inner), lambda n, j: (n, 0))),
+            (weight, by_columns if transposed else by_rows),
+        ],
+        (
+            jax.ShapeDtypeStruct((count, width), x.dtype),
+            pl.BlockSpec((rows, columns), lambda n, j: (n, j)),
+        ),
+        cut,
+    )
 
 
 def draw(
@@ -211,8 +242,8 @@ def _sampled(
     """Classes by the inverse of the cumulative distribution, one-hot."""
     shape = (*uniform.shape, logits.shape[1] // uniform.shape[1])
     logits, classes = logits.reshape(shape), shape[-1]
-    weights = jnp.exp(logits - jnp.max(logits, axis=-1, keepdims=True))
-    probs = (1 - unimix) * weights / jnp.sum(weights, axis=-1, keepdims=True) + unimix / classes
+    weights = exp(logits - jnp.max(logits, axis=-1, keepdims=True))
+    probs = weights * ((1 - unimix) / jnp.sum(weights, axis=-1, keepdims=True)) + unimix / classes
     below = (jnp.cumsum(probs, axis=-1) <= uniform[..., None]).astype(jnp.int32)
     # The last class takes what rounding leaves of the unit interval.
     index = jnp.minimum(jnp.sum(below, axis=-1, keepdims=True), classes - 1)

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from gpld.kernels._tiles import Tile, call
+from gpld.kernels._tiles import Tile, call, exp
 
-MEAN, PULL = Tile(rows=4, warps=1), Tile(rows=32, warps=8)
+MEAN, PULL = Tile(rows=4, warps=1), Tile(rows=16, warps=8)
 
 
 class Target(NamedTuple):
@@ -43,7 +43,7 @@ def twohot_mean(
             for sign in (1, -1)
         )
         top = jnp.max(jnp.maximum(upper, lower), axis=-1, keepdims=True)
-        upper, lower = jnp.exp(upper - top), jnp.where(away == 0, 0.0, jnp.exp(lower - top))
+        upper, lower = exp(upper - top), jnp.where(away == 0, 0.0, exp(lower - top))
         # The bin at zero, which has no partner, counts for the sum alone.
         total = jnp.sum(upper + lower, axis=-1, keepdims=True)
         mean[...] = jnp.sum((upper - lower) * bins[...][None], axis=-1, keepdims=True) / total
@@ -81,7 +81,7 @@ def pull_twohot(
 
     def kernel(logits, bias, normaliser, targets, out, by_bias):
         column = jax.lax.broadcasted_iota(jnp.int32, (rows, width), 1)
-        probs = jnp.exp(logits[...].astype(jnp.float32) + bias[...][None] - normaliser[...])
+        probs = exp(logits[...].astype(jnp.float32) + bias[...][None] - normaliser[...])
         total = jnp.zeros((rows, width), jnp.float32)
         for below, share, gradient in targets:
             after, share, gradient = column - below[...], share[...], gradient[...]

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from gpld import kernels
 from gpld.kernels import At, Part
@@ -24,8 +24,8 @@ class Dreaming(NamedTuple):
     z: Float[Array, "N KC"]
     by_h: Float[Array, "N by_h"]
     by_z: Float[Array, "N by_z"]
-    record: At
-    """[h, z] of every step."""
+    record: Float[Array, "S N F"]
+    """[h, z] of every state so far."""
 
 
 class Dreams(eqx.Module):
@@ -75,7 +75,7 @@ class Dreams(eqx.Module):
         if self.fused:
             blocks = h.reshape(h.shape[0], self.cell.own.weight.shape[0], -1).swapaxes(0, 1)
         feature = _feature(h, z)
-        record = write(empty_record(feature, steps + 1), feature)
+        record = write(At(empty_record(feature, steps + 1), jnp.zeros(1, jnp.int32)), feature)
         return Dreaming(h, blocks, z, h @ self.by_h, z @ self.by_z, record)
 
     def product(self, state: Dreaming) -> Float[Array, "N width"]:
@@ -91,13 +91,19 @@ class Dreams(eqx.Module):
         """`product` as a sum, for the GPU kernels."""
         return [Part(state.by_h), Part(state.by_z)]
 
-    def advance(self, state: Dreaming, action: Float[Array, "N A"], uniform: Float[Array, "N K"]) -> Dreaming:
-        """The next state."""
+    def advance(
+        self,
+        state: Dreaming,
+        action: Float[Array, "N A"],
+        uniform: Float[Array, "N K"],
+        now: Int[Array, "1"],
+    ) -> Dreaming:
+        """The next state, the `now`-th of the record."""
         advance = self._fused_advance if self.fused else self._advance
-        return advance(state, action.astype(state.h.dtype), uniform)
+        return advance(state, bounded(action.astype(state.h.dtype)), uniform, At(state.record, now))
 
     def _advance(
-        self, state: Dreaming, action: Float[Array, "N A"], uniform: Float[Array, "N K"]
+        self, state: Dreaming, action: Float[Array, "N A"], uniform: Float[Array, "N K"], record: At
     ) -> Dreaming:
         cell, width = self.cell, self.reader.weight.shape[1]
         own = slice(width, width + cell.z_in.linear.weight.shape[1])
@@ -105,33 +111,30 @@ class Dreams(eqx.Module):
             cell.h_in.linear.add_bias(state.by_h[:, own]),
             cell.z_in.linear.add_bias(state.by_z[:, own]),
         )
-        x = hidden(cell, state.h, entered, self.action_in(action))
+        x = hidden(cell, state.h, entered, self.action_in.of_bounded(action))
         h = gru(gates(cell, x), state.h)
         by_h = h @ self.by_h
         first = self.prior.first.add_bias(by_h[:, -self.prior.first.weight.shape[1] :])
         z = draw(self.prior.finish(first), uniform, self.unimix)
-        return Dreaming(h, None, z, by_h, z @ self.by_z, write(state.record, _feature(h, z)))
+        return Dreaming(h, None, z, by_h, z @ self.by_z, write(record, _feature(h, z)))
 
     def _fused_advance(
-        self, state: Dreaming, action: Float[Array, "N A"], uniform: Float[Array, "N K"]
+        self, state: Dreaming, action: Float[Array, "N A"], uniform: Float[Array, "N K"], record: At
     ) -> Dreaming:
         cell, a_in, prior = self.cell, self.action_in.dense, self.prior
-        action_part = Part(bounded(action) @ a_in.linear.weight)
         active = kernels.enter(
-            [Part(state.by_h, 1), Part(state.by_z, 1), action_part],
+            [Part(state.by_h, 1), Part(state.by_z, 1)],
+            (action, a_in.linear.weight),
             [dense.activation for dense in (cell.h_in, cell.z_in, a_in)],
         )
         own, bias = _by_blocks(state.blocks, cell.own), self.action_in.shared.bias
         x = kernels.activate_hidden(own, active @ self.shared, bias, cell.norm.scale)
-        record, step = state.record
-        h, blocks, record = kernels.gru_blocks(
-            _by_blocks(x, cell.gates), cell.gates.bias, state.h, At(record, step)
-        )
+        h, blocks, states = kernels.gru_blocks(_by_blocks(x, cell.gates), cell.gates.bias, state.h, record)
         by_h = h @ self.by_h
         last, activation = prior.mlp.last_product([Part(by_h, 2)]), prior.mlp.layers[-1].activation
-        weight, bias = prior.out.weight, prior.out.bias
-        z, record = kernels.draw(last, activation, weight, bias, uniform, self.unimix, At(record, step))
-        return Dreaming(h, blocks, z, by_h, z @ self.by_z, At(record, step + 1))
+        weight, bias, record = prior.out.weight, prior.out.bias, At(states, record.step)
+        z, states = kernels.draw(last, activation, weight, bias, uniform, self.unimix, record)
+        return Dreaming(h, blocks, z, by_h, z @ self.by_z, states)
 
 
 def _feature(h: Float[Array, "N D"], z: Float[Array, "N KC"]) -> Float[Array, "N F"]:

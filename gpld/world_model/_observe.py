@@ -117,9 +117,8 @@ def _run(
         z = draw(layers.posterior(read[:, :width] + x.e_part)[1], x.uniform, layers.unimix)
         return (h, z, read), (h, z)
 
-    carry = (*start, start[0] @ readers)
     if not fused:
-        return jax.lax.scan(step, carry, given, unroll=unroll)[1]
+        return jax.lax.scan(step, (*start, start[0] @ readers), given, unroll=unroll)[1]
 
     out = head.out
     # The bias is in `e_part`.
@@ -135,15 +134,16 @@ def _run(
         )
         scale, (weight, bias) = cell.norm.scale, (cell.gates.weight, cell.gates.bias)
         h, hs = kernels.gru(y, squares, scale, h, weight, bias, x.keep, At(hs, now))
-        read = h @ readers
+        read = kernels.read(h, readers)
         first = [Part(read), Part(x.e_part)]
         z, zs = kernels.draw(first, activation, out.weight, out.bias, x.uniform, layers.unimix, At(zs, now))
         return (h, z, read, hs, zs), None
 
     steps = len(given.keep)
-    records = [empty_record(like, steps).array for like in start]
+    records = [empty_record(like, steps) for like in start]
     now = jnp.arange(steps, dtype=jnp.int32)[:, None]
-    _, _, _, hs, zs = jax.lax.scan(fused_step, (*carry, *records), now, unroll=unroll)[0]
+    carry = (*start, kernels.read(start[0], readers), *records)
+    *_, hs, zs = jax.lax.scan(fused_step, carry, now, unroll=unroll)[0]
     return hs, zs
 
 
@@ -265,19 +265,29 @@ def _fused_run_back(
 ) -> tuple[Float[Array, "T B D"], Float[Array, "T B KC"]]:
     """`_run_back` in GPU kernels."""
     cell, head = layers.cell, layers.head
-    blocks = cell.gates.weight.shape[0]
+    blocks, deter = cell.gates.weight.shape[0], zeros[0].shape[-1]
+    entered = Slope(*(jnp.concatenate(pair, axis=-1) for pair in zip(local.h_in, local.z_in, strict=True)))
+    weight = jnp.concatenate([cell.h_in.linear.weight, cell.z_in.linear.weight])
 
     def step(carry, now):
-        later_h, later_z, hs, zs = carry
-        here, out, kept = jax.tree.map(lambda all_steps: At(all_steps, now), (local, outer, keep))
+        later, record = carry
+        here, into, out, kept = jax.tree.map(
+            lambda all_steps: At(all_steps, now), (local, entered, outer, keep)
+        )
         by_active = kernels.pull_draw(
-            (out.z, later_z), out.logits, here.probs, head.out.weight, layers.stoch, layers.unimix
+            out.z,
+            Part(later, deter // zeros[1].shape[-1]),
+            out.logits,
+            here.probs,
+            head.out.weight,
+            layers.stoch,
+            layers.unimix,
         )
         by_gates, by_last = kernels.pull_gru(
             by_active,
             here.posterior[0],
             out.first,
-            [out.h, later_h],
+            [out.h, later],
             layers.first.weight,
             here.gates,
             here.last,
@@ -285,21 +295,16 @@ def _fused_run_back(
         )
         by_unit, along = kernels.pull_gates(by_gates, here.norm, cell.gates.weight)
         by_hidden, by_h = kernels.pull_hidden(by_unit, along, here.norm, by_last, cell.own.weight)
-        shared = by_hidden @ cell.shared.weight.T
-        h, hs = kernels.pull_dense(
-            Part(shared, 0), here.h_in, cell.h_in.linear.weight, by_h, kept, At(hs, now)
-        )
-        z, zs = kernels.pull_dense(
-            Part(shared, 1), here.z_in, cell.z_in.linear.weight, None, kept, At(zs, now)
-        )
-        return (h, z, hs, zs), None
+        by_active = kernels.read(by_hidden, cell.shared.weight, transposed=True)
+        return kernels.pull_entered(by_active, into, weight, by_h, kept, At(record, now)), None
 
     steps = len(keep)
-    # Not like `zeros`, which are the same for all runs: a copy of their record would be made for each.
-    records = [empty_record(like[0], steps).array for like in (outer.h, outer.z)]
+    start = jnp.concatenate(zeros, axis=-1)
+    # Not like `start`, which is the same for all runs: a copy of its record would be made for each.
+    record = empty_record(jnp.concatenate([outer.h[0], outer.z[0]], axis=-1), steps)
     now = jnp.arange(steps, dtype=jnp.int32)[:, None]
-    (_, _, *before), _ = jax.lax.scan(step, (*zeros, *records), now, reverse=True, unroll=unroll)
-    return tuple(before)
+    (_, before), _ = jax.lax.scan(step, (start, record), now, reverse=True, unroll=unroll)
+    return before[..., :deter], before[..., deter:]
 
 
 def _transposed(layer: BlockLinear) -> BlockLinear:

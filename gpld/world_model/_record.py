@@ -7,13 +7,12 @@ make a scatter of every write, which reads what it overwrites.
 
 import jax
 import jax.custom_batching
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from gpld.kernels import At
 
 
-def empty_record(like: Float[Array, "N F"], length: int) -> At:
+def empty_record(like: Float[Array, "N F"], length: int) -> Float[Array, "T N F"]:
     """A record of `length` steps, none of which is written."""
 
     @jax.custom_batching.custom_vmap
@@ -25,12 +24,12 @@ def empty_record(like: Float[Array, "N F"], length: int) -> At:
         del batched
         return jax.lax.empty((size, length, *like.shape[1:]), like.dtype), True
 
-    return At(empty(like), jnp.zeros(1, jnp.int32))
+    return empty(like)
 
 
-def write(record: At, row: Float[Array, "N F"]) -> At:
-    """The record with one more step."""
-    return At(_write(record.array, row, record.step[0]), record.step + 1)
+def write(record: At, row: Float[Array, "N F"]) -> Float[Array, "T N F"]:
+    """The record with this step."""
+    return _write(record.array, row, record.step[0])
 
 
 @jax.custom_batching.custom_vmap

@@ -7,12 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 
 from gpld import agent, kernels
 from gpld import distributions as d
 from gpld.behavior import draw_noise, imagine
 from gpld.config import AgentConfig, BehaviorConfig, Config, ConfigError, ModelConfig, ReplayConfig
-from gpld.kernels import Part
+from gpld.kernels import Part, _activation, _tiles
 from gpld.nets import Dense
 from gpld.profiling import random_batch
 from gpld.types import Spaces
@@ -30,10 +31,27 @@ def noisy(tree, key):
     )
 
 
-def test_activation_and_its_gradients():
+@pytest.mark.gpu
+def test_functions_that_a_gpu_has():
+    x = jnp.concatenate([jnp.linspace(-80, 80, 1023), jnp.array([-jnp.inf])])
+    whole = pl.BlockSpec((1024,), lambda: (0,))
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+    def kernel(x, exp, sigmoid):
+        exp[...], sigmoid[...] = _tiles.exp(x[...]), _tiles.sigmoid(x[...])
+
+    exp, sigmoid = _tiles.call(kernel, (), [(x, whole)], [(shape, whole)] * 2, _tiles.Tile())
+    # The exponent of 2 has 24 bits, some of which are before its point.
+    np.testing.assert_allclose(exp, jnp.exp(x), rtol=1e-5)
+    np.testing.assert_allclose(sigmoid, jax.nn.sigmoid(x), rtol=1e-5)
+
+
+@pytest.mark.parametrize("many", [16, 8192])
+def test_activation_and_its_gradients(monkeypatch, many):
+    monkeypatch.setattr(_activation, "MANY", many)
     layer = noisy(Dense.init(8, 32, key=jax.random.key(0)), jax.random.key(1))
-    x = jax.random.normal(jax.random.key(2), (48, 8))
-    weights = jax.random.normal(jax.random.key(3), (48, 32))
+    x = jax.random.normal(jax.random.key(2), (128, 8))
+    weights = jax.random.normal(jax.random.key(3), (128, 32))
 
     @jax.jit
     def gradients(layer, x):
@@ -45,6 +63,14 @@ def test_activation_and_its_gradients():
     plain, fused = (jax.tree.leaves(tree) for tree in gradients(layer, x))
     for a, b in zip(plain, fused, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_products_of_few_rows(transposed):
+    x = jax.random.normal(jax.random.key(0), (32, 512))
+    weight = jax.random.normal(jax.random.key(1), (512, 64))
+    product = kernels.read(x, weight.T if transposed else weight, transposed=transposed)
+    np.testing.assert_allclose(product, x @ weight, rtol=1e-4, atol=1e-4)
 
 
 def test_layer_whose_product_is_known():

@@ -163,6 +163,6 @@ def test_records_of_many_runs_begin_with_no_copy():
         for eqn in program.eqns
         if eqn.primitive.name == "scan"
         for var in eqn.invars[eqn.params["num_consts"] :][: eqn.params["num_carry"]]
-        if var.aval.shape == (2, 3, 16, 64)  # of all steps
+        if var.aval.shape[:-1] == (2, 3, 16)  # of all steps
     ]
-    assert records == ["empty"] * 4  # h and z, forwards and backwards
+    assert records == ["empty"] * 3  # h and z forwards, both in one backwards
