@@ -1,9 +1,11 @@
 """The stages of a recurrent step of few states, forwards."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
+import jax.custom_batching
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
@@ -25,6 +27,8 @@ from gpld.kernels._tiles import (
 )
 
 HIDDEN, GRU, READ = Tile(depth=256, warps=8), Tile(warps=8), Tile(columns=32, depth=128, stages=9)
+ENOUGH = 96
+"""Tiles that keep most of a GPU busy."""
 MANY, DRAW, DRAW_MANY = 64, Tile(columns=32), Tile(rows=64, columns=256, warps=8)
 
 
@@ -162,7 +166,31 @@ def follow(
 def read(
     x: Float[Array, "N D"], weight: Float[Array, "..."], *, transposed: bool = False
 ) -> Float[Array, "N out"]:
-    """`x @ weight`, or `x @ weight.T`, of few rows, for which XLA would need a second kernel to sum parts."""
+    """`x @ weight`, or `x @ weight.T`, of few rows.
+
+    XLA cuts the sum, and adds its parts in a second kernel. That is right for one run, of which few tiles can
+    be made otherwise; several runs have tiles enough without.
+    """
+
+    def plain(x, weight):
+        return x @ (weight.T if transposed else weight)
+
+    @jax.custom_batching.custom_vmap
+    def product(x, weight):
+        return plain(x, weight)
+
+    @product.def_vmap
+    def products_of_runs(size, batched, x, weight):
+        tiles = size * weight.shape[-2 if transposed else -1] // READ.columns
+        form = partial(_whole_product, transposed=transposed) if tiles >= ENOUGH else plain
+        return jax.vmap(form, [0 if b else None for b in batched])(x, weight), True
+
+    return product(x, weight)
+
+
+def _whole_product(
+    x: Float[Array, "N D"], weight: Float[Array, "..."], *, transposed: bool
+) -> Float[Array, "N out"]:
     (count, inner), width = x.shape, weight.shape[0 if transposed else 1]
     cut = READ.within(count, width)
     rows, columns = cut.rows, cut.columns

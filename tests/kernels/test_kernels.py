@@ -13,7 +13,7 @@ from gpld import agent, kernels
 from gpld import distributions as d
 from gpld.behavior import draw_noise, imagine
 from gpld.config import AgentConfig, BehaviorConfig, Config, ConfigError, ModelConfig, ReplayConfig
-from gpld.kernels import Part, _activation, _tiles
+from gpld.kernels import Part, _activation, _step, _tiles
 from gpld.nets import Dense
 from gpld.profiling import random_batch
 from gpld.types import Spaces
@@ -66,11 +66,18 @@ def test_activation_and_its_gradients(monkeypatch, many):
 
 
 @pytest.mark.parametrize("transposed", [False, True])
-def test_products_of_few_rows(transposed):
-    x = jax.random.normal(jax.random.key(0), (32, 512))
-    weight = jax.random.normal(jax.random.key(1), (512, 64))
-    product = kernels.read(x, weight.T if transposed else weight, transposed=transposed)
-    np.testing.assert_allclose(product, x @ weight, rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("enough", [4, 1000])
+def test_products_of_few_rows(monkeypatch, transposed, enough):
+    monkeypatch.setattr(_step, "ENOUGH", enough)
+    x = jax.random.normal(jax.random.key(0), (2, 32, 512))
+    weight = jax.random.normal(jax.random.key(1), (2, 512, 64))
+    weights = weight.swapaxes(1, 2) if transposed else weight
+    read = partial(kernels.read, transposed=transposed)
+    program = str(jax.make_jaxpr(jax.vmap(read))(x, weights))
+    assert ("pallas_call" in program) == (enough == 4)
+    np.testing.assert_allclose(jax.vmap(read)(x, weights), x @ weight, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(read(x[0], weights[0]), x[0] @ weight[0], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(jax.vmap(read, (0, None))(x, weights[0]), x @ weight[0], rtol=1e-4, atol=1e-4)
 
 
 def test_layer_whose_product_is_known():
