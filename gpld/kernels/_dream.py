@@ -31,7 +31,7 @@ def enter(
     def kernel(entered, action, weight, activations, out):
         # Too few to be worth a matrix unit.
         terms = (
-            action[:, pl.ds(i, 1)].astype(jnp.float32) * weight[i].astype(jnp.float32)[None]
+            action[:, i].astype(jnp.float32)[:, None] * weight[i].astype(jnp.float32)[None]
             for i in range(weight.shape[0])
         )
         summands = [*([x] for x in entered), list(terms)]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._tiles import At, Part, Tile, call, inverse_rms, products, pull_norm, silu_slope
+from gpld.kernels._tiles import At, Part, Tile, call, column, inverse_rms, products, pull_norm, silu_slope
 
 DRAW, GRU, ENTERED = Tile(depth=128, warps=8), Tile(depth=256), Tile(depth=256, warps=8)
 GATES, HIDDEN = Tile(columns=32), Tile()
@@ -191,11 +191,11 @@ def pull_hidden(
     steps = inner // columns
 
     def kernel(block, tile, along, inverse, by_last, own, by_hidden, by_h):
-        mean = jnp.sum(along[...], axis=-1, keepdims=True) / width
+        mean, inverse = jnp.sum(along[...], axis=-1, keepdims=True) / width, column(inverse)
 
         def pulled(pair, at):
             by_unit, unit = (x[:, at].astype(jnp.float32) for x in pair)
-            return inverse[...] * (by_unit - unit * mean)
+            return inverse * (by_unit - unit * mean)
 
         by_hidden[...] = pulled(tile, slice(None)).astype(by_hidden.dtype)
         (total,) = products(lambda at: pulled(block, at), [own], HIDDEN, transposed=True)
@@ -241,7 +241,7 @@ def pull_entered(
     def kernel(by_active, slope, weight, by_h, keep, out, kept):
         (before,) = products(_pulled(slope, by_active), [weight], ENTERED, transposed=True)
         before += jnp.where(pl.program_id(1) < steps, by_h[...].astype(jnp.float32), 0.0)
-        before = (before * keep[...]).astype(out.dtype)
+        before = (before * column(keep)).astype(out.dtype)
         out[...] = before
         kept[...] = before
 
@@ -271,12 +271,12 @@ def _slope_tiles(slope: Slope, row: pl.BlockSpec, one: pl.BlockSpec) -> list[Any
 
 def _pulled(slope: Sequence[Any], by_active: Any) -> Callable[[Any], Float[Array, "rows depth"]]:
     """Loads columns of a gradient, pulled through RMS norm and SiLU."""
-    steepness, unit, inverse = slope
+    steepness, unit, inverse = *slope[:2], column(slope[2])
     product = (x[...].astype(jnp.float32) for x in (by_active, steepness, unit))
     along = jnp.sum(math.prod(product), axis=-1, keepdims=True) / unit.shape[1]
 
     def load(at):
         g, steep, direction = (x[:, at].astype(jnp.float32) for x in (by_active, steepness, unit))
-        return inverse[...] * (g * steep - direction * along)
+        return inverse * (g * steep - direction * along)
 
     return load

@@ -17,6 +17,7 @@ from gpld.kernels._tiles import (
     Tile,
     activated_sum,
     call,
+    column,
     dot,
     exp,
     inverse_rms,
@@ -59,7 +60,7 @@ def hidden(
     rows, columns, steps = cut.rows, cut.columns, inner // cut.columns
 
     def kernel(h, rest, own, shared, entered, activations, keep, out, squares):
-        kept = keep[...]
+        kept = column(keep)
         (total,) = products(lambda at: h[:, at].astype(jnp.float32) * kept, [own], cut)
         for x, (bias, scale), weight in zip(entered, activations, shared, strict=True):
             inverse = inverse_rms(x[...].astype(jnp.float32) * kept + bias[...][None])
@@ -123,7 +124,7 @@ def gru(
             lambda at: silu(x[:, at].astype(jnp.float32) * inverse * scale[at][None]), weights, cut
         )
         gates = (y + b[...][None] for y, b in zip(sums, biases, strict=True))
-        after = follow(*gates, h[...].astype(jnp.float32) * keep[...]).astype(out.dtype)
+        after = follow(*gates, h[...].astype(jnp.float32) * column(keep)).astype(out.dtype)
         out[...] = after
         kept[...] = after
 

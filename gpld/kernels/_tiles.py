@@ -155,6 +155,11 @@ def products(
     return jax.lax.fori_loop(0, width // depth, step, zeros)
 
 
+def column(x: Any) -> Float[Array, "rows 1"]:
+    """The one column of a reference. As a tile, it would be loaded again for every column that it meets."""
+    return x[:, 0][:, None]
+
+
 def dot(
     x: Float[Array, "rows depth"], weight: Float[Array, "..."], axis: int = 0
 ) -> Float[Array, "rows columns"]:

@@ -45,16 +45,16 @@ def twohot_mean(
         top = jnp.max(jnp.maximum(upper, lower), axis=-1, keepdims=True)
         upper, lower = exp(upper - top), jnp.where(away == 0, 0.0, exp(lower - top))
         # The bin at zero, which has no partner, counts for the sum alone.
-        total = jnp.sum(upper + lower, axis=-1, keepdims=True)
-        mean[...] = jnp.sum((upper - lower) * bins[...][None], axis=-1, keepdims=True) / total
-        normaliser[...] = top + jnp.log(total)
+        total = jnp.sum(upper + lower, axis=-1)
+        mean[...] = jnp.sum((upper - lower) * bins[...][None], axis=-1) / total
+        normaliser[...] = top[:, 0] + jnp.log(total)
 
     bins = jnp.concatenate([jnp.zeros(1), positive])
     out = (
-        jax.ShapeDtypeStruct((logits.shape[0], 1), jnp.float32),
-        pl.BlockSpec((rows, 1), lambda n: (n, 0)),
+        jax.ShapeDtypeStruct((logits.shape[0],), jnp.float32),
+        pl.BlockSpec((rows,), lambda n: (n,)),
     )
-    mean, normaliser = call(
+    return call(
         kernel,
         (logits.shape[0] // rows,),
         [
@@ -62,10 +62,9 @@ def twohot_mean(
             (bias, pl.BlockSpec(bias.shape, lambda n: (0,))),
             (bins, pl.BlockSpec((half + 1,), lambda n: (0,))),
         ],
-        [out, out],
+        (out, out),
         cut,
     )
-    return mean[:, 0], normaliser[:, 0]
 
 
 def pull_twohot(
@@ -81,10 +80,11 @@ def pull_twohot(
 
     def kernel(logits, bias, normaliser, targets, out, by_bias):
         column = jax.lax.broadcasted_iota(jnp.int32, (rows, width), 1)
-        probs = exp(logits[...].astype(jnp.float32) + bias[...][None] - normaliser[...])
+        probs = exp(logits[...].astype(jnp.float32) + bias[...][None] - normaliser[...][:, None])
         total = jnp.zeros((rows, width), jnp.float32)
         for below, share, gradient in targets:
-            after, share, gradient = column - below[...], share[...], gradient[...]
+            below, share, gradient = (x[...][:, None] for x in (below, share, gradient))
+            after = column - below
             weight = jnp.where(after == 0, 1 - share, jnp.where(after == 1, share, 0.0))
             total += gradient * (probs - weight)
         total = jnp.where(column < count, total, 0.0)
@@ -94,17 +94,15 @@ def pull_twohot(
     tile = pl.BlockSpec((rows, width), lambda n: (n, 0))
     steps = logits.shape[0] // rows
 
-    def column(x):
-        return x[:, None], pl.BlockSpec((rows, 1), lambda n: (n, 0))
-
+    line = pl.BlockSpec((rows,), lambda n: (n,))
     by_logits, by_bias = call(
         kernel,
         (steps,),
         [
             (logits, tile),
             (bias, pl.BlockSpec((width,), lambda n: (0,))),
-            column(normaliser),
-            [tuple(column(x) for x in target) for target in targets],
+            (normaliser, line),
+            [tuple((x, line) for x in target) for target in targets],
         ],
         [
             (jax.ShapeDtypeStruct(logits.shape, logits.dtype), tile),
