@@ -62,7 +62,7 @@ def dream(
     def step(state, now: tuple[Array, Float[Array, "N A"]]):
         ahead, action = now
         uniform = jax.random.uniform(jax.random.fold_in(key, ahead), (len(h), dynamics.stoch))
-        state = dreams.advance(state, action, uniform)
+        state = dreams.advance(state, action, uniform, ahead[None])
         return state, look(ahead, state.h, state.z)
 
     return jax.lax.scan(step, dreams.begin(h, z, len(actions)), (jnp.arange(1, len(actions) + 1), actions))[1]
