@@ -119,6 +119,8 @@ def compiled(programs: Iterable[Callable[[], Program]], jobs: int) -> Iterator[P
 
 def main(options: Options) -> list[dict]:
     """Measure, print and write."""
+    if options.jobs < 1:
+        raise SystemExit(f"update.py: jobs: {options.jobs} is not allowed; it must be at least 1")
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
     config = with_presets(Config(task="walker-walk"), options.preset or fitting)
     spaces = pixel_spaces(WALKER.actions) if options.pixels else WALKER

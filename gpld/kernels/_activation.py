@@ -7,7 +7,7 @@ from gpld.kernels._tiles import Part, Tile, activated, call, inverse_rms, pull_n
 
 FORWARD, BACKWARD = Tile(rows=8), Tile(rows=16)
 TURNS, MANY = 4, 8192
-"""Tiles that one program pulls back after another where rows are many, for the sake of fewer partial sums."""
+"""Tiles that one program pulls back after another, for fewer partial sums, and from how many rows on."""
 
 
 @jax.custom_vjp

@@ -100,7 +100,7 @@ class Dreams(eqx.Module):
     ) -> Dreaming:
         """The next state, the `now`-th of the record."""
         advance = self._fused_advance if self.fused else self._advance
-        return advance(state, bounded(action.astype(state.h.dtype)), uniform, At(state.record, now))
+        return advance(state, action.astype(state.h.dtype), uniform, At(state.record, now))
 
     def _advance(
         self, state: Dreaming, action: Float[Array, "N A"], uniform: Float[Array, "N K"], record: At
@@ -111,7 +111,7 @@ class Dreams(eqx.Module):
             cell.h_in.linear.add_bias(state.by_h[:, own]),
             cell.z_in.linear.add_bias(state.by_z[:, own]),
         )
-        x = hidden(cell, state.h, entered, self.action_in.of_bounded(action))
+        x = hidden(cell, state.h, entered, self.action_in(action))
         h = gru(gates(cell, x), state.h)
         by_h = h @ self.by_h
         first = self.prior.first.add_bias(by_h[:, -self.prior.first.weight.shape[1] :])
@@ -124,7 +124,7 @@ class Dreams(eqx.Module):
         cell, a_in, prior = self.cell, self.action_in.dense, self.prior
         active = kernels.enter(
             [Part(state.by_h, 1), Part(state.by_z, 1)],
-            (action, a_in.linear.weight),
+            (bounded(action), a_in.linear.weight),
             [dense.activation for dense in (cell.h_in, cell.z_in, a_in)],
         )
         own, bias = _by_blocks(state.blocks, cell.own), self.action_in.shared.bias

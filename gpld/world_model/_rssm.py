@@ -73,11 +73,7 @@ class ActionIn(NamedTuple):
     shared: Linear
 
     def __call__(self, action: Float[Array, "*N A"]) -> Float[Array, "*N D"]:
-        return self.of_bounded(bounded(action))
-
-    def of_bounded(self, action: Float[Array, "*N A"]) -> Float[Array, "*N D"]:
-        """From the action as the model sees it."""
-        return self.shared(self.dense(action))
+        return self.shared(self.dense(bounded(action)))
 
 
 def bounded(action: Float[Array, "*N A"]) -> Float[Array, "*N A"]:

@@ -50,8 +50,8 @@ def test_functions_that_a_gpu_has():
 def test_activation_and_its_gradients(monkeypatch, many):
     monkeypatch.setattr(_activation, "MANY", many)
     layer = noisy(Dense.init(8, 32, key=jax.random.key(0)), jax.random.key(1))
-    x = jax.random.normal(jax.random.key(2), (128, 8))
-    weights = jax.random.normal(jax.random.key(3), (128, 32))
+    x = jax.random.normal(jax.random.key(2), (192, 8))
+    weights = jax.random.normal(jax.random.key(3), (192, 32))
 
     @jax.jit
     def gradients(layer, x):
