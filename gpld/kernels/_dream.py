@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
 from gpld.kernels._step import Activation, follow
-from gpld.kernels._tiles import NORM_EPS, At, Part, Tile, activated_sum, call, dot, silu, summed
+from gpld.kernels._tiles import NORM_EPS, At, Part, Tile, activated_sum, by_runs, call, dot, silu, summed
 
 ENTER, HIDDEN, GRU = Tile(rows=4, warps=1), Tile(rows=2, warps=2), Tile(rows=2, warps=1)
 DENSE = Tile(rows=64, columns=128)
@@ -131,20 +131,22 @@ def gru_blocks(
     )
 
 
+@by_runs
 def dense(
-    x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"]
+    x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"], *, runs: int = 1
 ) -> Float[Array, "N out"]:
     """`act(sum(x)) @ weight`."""
 
     def kernel(x, activation, weight, out):
         out[...] = dot(activated_sum(x, *activation), weight[...]).astype(out.dtype)
 
-    grid, inputs, output, cut = _dense_tiles(x, activation, weight)
+    grid, inputs, output, cut = _dense_tiles(x, activation, weight, runs)
     return call(kernel, grid, inputs, output, cut)
 
 
+@by_runs
 def dense_kept(
-    x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"], record: At
+    x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"], record: At, *, runs: int = 1
 ) -> tuple[Float[Array, "N out"], Float[Array, "T N width"]]:
     """What `dense` gives, and the record with the sum of x."""
 
@@ -154,16 +156,16 @@ def dense_kept(
         kept[...] = total.astype(kept.dtype)
         out[...] = dot(activated_sum([total], *activation), weight[...]).astype(out.dtype)
 
-    grid, inputs, output, cut = _dense_tiles(x, activation, weight)
+    grid, inputs, output, cut = _dense_tiles(x, activation, weight, runs)
     row = pl.BlockSpec((cut.rows, weight.shape[0]), lambda n, j: (n, 0))
     return call(kernel, grid, inputs, (output, (record, row)), cut)
 
 
 def _dense_tiles(
-    x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"]
+    x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"], runs: int
 ) -> tuple[tuple[int, int], list[Any], Any, Tile]:
     count, (width, outputs) = x[0].array.shape[0], weight.shape
-    cut = DENSE.within(count, outputs)
+    cut = DENSE.enough(count, outputs, runs)
     rows, columns = cut.rows, cut.columns
     line = pl.BlockSpec((width,), lambda n, j: (0,))
     inputs = [

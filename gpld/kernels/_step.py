@@ -1,11 +1,9 @@
 """The stages of a recurrent step of few states, forwards."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.custom_batching
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
@@ -16,6 +14,7 @@ from gpld.kernels._tiles import (
     Part,
     Tile,
     activated_sum,
+    by_runs,
     call,
     column,
     dot,
@@ -28,8 +27,6 @@ from gpld.kernels._tiles import (
 )
 
 HIDDEN, GRU, READ = Tile(depth=256, warps=8), Tile(warps=8), Tile(columns=32, depth=128, stages=9)
-ENOUGH = 96
-"""Tiles that keep most of a GPU busy."""
 MANY, DRAW, DRAW_MANY = 64, Tile(columns=32), Tile(rows=64, columns=256, warps=8)
 
 
@@ -164,37 +161,20 @@ def follow(
     return update * candidate + (1 - update) * h
 
 
+@by_runs
 def read(
-    x: Float[Array, "N D"], weight: Float[Array, "..."], *, transposed: bool = False
+    x: Float[Array, "N D"], weight: Float[Array, "..."], *, transposed: bool = False, runs: int = 1
 ) -> Float[Array, "N out"]:
     """`x @ weight`, or `x @ weight.T`, of few rows.
 
     XLA cuts the sum, and adds its parts in a second kernel. That is right for one run, of which few tiles can
     be made otherwise; several runs have tiles enough without.
     """
-
-    def plain(x, weight):
-        return x @ (weight.T if transposed else weight)
-
-    @jax.custom_batching.custom_vmap
-    def product(x, weight):
-        return plain(x, weight)
-
-    @product.def_vmap
-    def products_of_runs(size, batched, x, weight):
-        tiles = size * weight.shape[-2 if transposed else -1] // READ.columns
-        form = partial(_whole_product, transposed=transposed) if tiles >= ENOUGH else plain
-        return jax.vmap(form, [0 if b else None for b in batched])(x, weight), True
-
-    return product(x, weight)
-
-
-def _whole_product(
-    x: Float[Array, "N D"], weight: Float[Array, "..."], *, transposed: bool
-) -> Float[Array, "N out"]:
     (count, inner), width = x.shape, weight.shape[0 if transposed else 1]
     cut = READ.within(count, width)
     rows, columns = cut.rows, cut.columns
+    if cut.few(count, width, runs):
+        return x @ (weight.T if transposed else weight)
 
     def kernel(x, weight, out):
         (product,) = products(lambda at: x[:, at], [weight], cut, transposed=transposed)
@@ -217,6 +197,7 @@ def _whole_product(
     )
 
 
+@by_runs
 def draw(
     x: Sequence[Part],
     activation: Activation,
@@ -225,6 +206,8 @@ def draw(
     uniform: Float[Array, "N K"] | At,
     unimix: float,
     record: At,
+    *,
+    runs: int = 1,
 ) -> tuple[Float[Array, "N KC"], Float[Array, "T N F"]]:
     """Classes sampled from a softmax over `weight(act(sum(x))) + bias`, one-hot and flat.
 
@@ -232,7 +215,7 @@ def draw(
     """
     (count, variables), (inner, width) = uniform.shape, weight.shape
     classes = width // variables
-    cut = (DRAW if count < MANY else DRAW_MANY).within(count, width)
+    cut = (DRAW if count < MANY else DRAW_MANY).enough(count, width, runs)
     cut = cut._replace(columns=max(cut.columns, classes))
     rows, columns = cut.rows, cut.columns
     before = (record.shape[-1] - width) // columns

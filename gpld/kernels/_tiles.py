@@ -1,15 +1,23 @@
 """What all kernels share: how they are called, and what they do to a tile."""
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+import equinox as eqx
 import jax
+import jax.custom_batching
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
 NORM_EPS = 1e-4
 """Added to the mean square by every RMS norm."""
+ENOUGH = 96
+"""Tiles that keep most of a GPU busy."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Tile(NamedTuple):
@@ -26,6 +34,17 @@ class Tile(NamedTuple):
     def within(self, rows: int, columns: int) -> "Tile":
         """Cut down to fit an array: whose columns are a power of two, and rows a multiple of one."""
         return self._replace(rows=min(self.rows, rows & -rows), columns=min(self.columns, columns))
+
+    def few(self, rows: int, columns: int, runs: int) -> bool:
+        """Whether one array for each run makes too few tiles to keep a GPU busy."""
+        return runs * (rows // self.rows) * (columns // self.columns) < ENOUGH
+
+    def enough(self, rows: int, columns: int, runs: int) -> "Tile":
+        """As `within`, with fewer rows, as far as a matrix unit allows, where these would be too few."""
+        cut = self.within(rows, columns)
+        while cut.rows > 16 and cut.few(rows, columns, runs):
+            cut = cut._replace(rows=cut.rows // 2)
+        return cut
 
 
 class Part(NamedTuple):
@@ -106,6 +125,32 @@ def call(
         **({"interpret": True} if interpreted() else {"compiler_params": _triton(tile)}),
     )(*map(_whole, operands))
     return out_tree.unflatten(results)
+
+
+def by_runs(function: Callable[P, T]) -> Callable[P, T]:
+    """`function` with its `runs` told: over how many it is mapped. Only arrays can differ between them."""
+
+    @functools.wraps(function)
+    def told(*args: P.args, **kwargs: P.kwargs) -> T:
+        arrays, others = eqx.partition((args, kwargs), eqx.is_array)
+
+        def of(runs, arrays):
+            args, kwargs = eqx.combine(arrays, others)
+            return function(*args, **{**kwargs, "runs": runs})
+
+        @jax.custom_batching.custom_vmap
+        def mapped(arrays):
+            return of(1, arrays)
+
+        @mapped.def_vmap
+        def mapped_by_runs(runs, batched, arrays):
+            axes = jax.tree.map(lambda is_batched: 0 if is_batched else None, batched)
+            results = jax.vmap(functools.partial(of, runs), axes)(arrays)
+            return results, jax.tree.map(lambda _: True, results)
+
+        return mapped(arrays)
+
+    return told
 
 
 def _whole(pair: tuple[Any, pl.BlockSpec]) -> Any:

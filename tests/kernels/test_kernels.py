@@ -13,7 +13,7 @@ from gpld import agent, kernels
 from gpld import distributions as d
 from gpld.behavior import draw_noise, imagine
 from gpld.config import AgentConfig, BehaviorConfig, Config, ConfigError, ModelConfig, ReplayConfig
-from gpld.kernels import Part, _activation, _step, _tiles
+from gpld.kernels import Part, _activation, _tiles
 from gpld.nets import Dense
 from gpld.profiling import random_batch
 from gpld.types import Spaces
@@ -68,7 +68,7 @@ def test_activation_and_its_gradients(monkeypatch, many):
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("enough", [4, 1000])
 def test_products_of_few_rows(monkeypatch, transposed, enough):
-    monkeypatch.setattr(_step, "ENOUGH", enough)
+    monkeypatch.setattr(_tiles, "ENOUGH", enough)
     x = jax.random.normal(jax.random.key(0), (2, 32, 512))
     weight = jax.random.normal(jax.random.key(1), (2, 512, 64))
     weights = weight.swapaxes(1, 2) if transposed else weight
@@ -78,6 +78,26 @@ def test_products_of_few_rows(monkeypatch, transposed, enough):
     np.testing.assert_allclose(jax.vmap(read)(x, weights), x @ weight, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(read(x[0], weights[0]), x[0] @ weight[0], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(jax.vmap(read, (0, None))(x, weights[0]), x @ weight[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_kernel_is_told_over_how_many_runs_it_is_mapped():
+    @_tiles.by_runs
+    def times_runs(parts, scale, *, runs=1):
+        return [runs * scale * part.array + part.index for part in parts]
+
+    x = jnp.arange(6.0).reshape(3, 2)
+    np.testing.assert_array_equal(times_runs([Part(x[0], 1)], 2.0)[0], 2 * x[0] + 1)
+    np.testing.assert_array_equal(jax.vmap(lambda x: times_runs([Part(x, 1)], 2.0)[0])(x), 6 * x + 1)
+    both = jax.jit(jax.vmap(lambda x, y: times_runs([Part(x, 1), Part(y)], 2.0), (0, None)))(x, x[0])
+    np.testing.assert_array_equal(both[0], 6 * x + 1)
+    np.testing.assert_array_equal(both[1], jnp.tile(6 * x[0], (3, 1)))
+
+
+def test_few_runs_are_cut_into_more_tiles():
+    tile = _tiles.Tile(rows=64, columns=128)
+    assert [tile.enough(1024, 256, runs).rows for runs in (1, 2, 4, 8)] == [16, 32, 64, 64]
+    assert tile.enough(64, 128, 1).rows == 16
+    assert tile.enough(8, 128, 1).rows == 8
 
 
 def test_layer_whose_product_is_known():
