@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from gpld.kernels._step import Activation, follow
 from gpld.kernels._tiles import NORM_EPS, At, Part, Tile, activated_sum, by_runs, call, dot, silu, summed
 
-ENTER, HIDDEN, GRU = Tile(rows=4, warps=1), Tile(rows=2, warps=2), Tile(rows=2, warps=1)
+ENTER, HIDDEN, GRU = Tile(rows=4, warps=1), Tile(rows=1, warps=2), Tile(rows=2, warps=1)
 DENSE = Tile(rows=64, columns=128)
 
 
@@ -73,8 +73,9 @@ def activate_hidden(
             own[g].astype(jnp.float32) + shared[:, at[g]].astype(jnp.float32) + bias[at[g]][None]
             for g in range(blocks)
         ]
-        squares = [jnp.sum(jnp.square(y), axis=-1, keepdims=True) for y in x]
-        inverse = jax.lax.rsqrt(sum(squares[1:], squares[0]) / width + NORM_EPS)
+        # Summed over the blocks first, so that threads wait for each other once.
+        squares = sum((jnp.square(y) for y in x[1:]), jnp.square(x[0]))
+        inverse = jax.lax.rsqrt(jnp.sum(squares, axis=-1, keepdims=True) / width + NORM_EPS)
         for g in range(blocks):
             out[g] = silu(x[g] * inverse * scale[at[g]][None]).astype(out.dtype)
 
