@@ -1,9 +1,10 @@
-"""DreamerV3 and GPLD learn a task side by side, several seeds of both in one program: the curves as JSON.
+"""DreamerV3 and GPLD learn a task side by side, several seeds of both in one program: the curves as JSON and a picture.
 
     python benchmarks/learning.py --task cartpole-swingup --seeds 3 --preset 12m gpu --env-steps 100000
 
 The runs are those of `gpld train TASK --seeds ... --method both`, in the same folders. Stopped at any time,
-or by --seconds, they go on with the same command. The JSON is written anew all the time.
+or by --seconds, they go on with the same command. The JSON is written anew all the time; the picture, with
+published runs of DreamerV3 beside, at the end.
 
 With the preset `pixels` they learn from images. Its penalty begins late: in a short run, let it earlier.
 
@@ -23,10 +24,10 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from gpld import population
+from gpld import population, results
 from gpld.config import Config, ConfigError, override, with_presets
 from gpld.population import TITLES, Member, method_of
-from gpld.training import logs, summary, train_all
+from gpld.training import curve, logs, summary, train_all
 from gpld.training.provenance import provenance
 
 WRITE_SECONDS = 20.0
@@ -53,6 +54,8 @@ class Options:
     """Learning rate, if not that of the presets."""
     penalty_start: int | None = None
     """Updates before the penalty starts, if not those of the presets."""
+    envs: int | None = None
+    """Environments of each run, if not those of the presets."""
     eval_every: int | None = None
     """Agent steps between evaluations, if not those of the presets."""
     seconds: float = float("inf")
@@ -60,7 +63,7 @@ class Options:
     runs: Path = Path("runs")
     """Folder of the runs, in one named by the task."""
     out: Path = Path("results")
-    """Folder for the JSON."""
+    """Folder for the JSON and the picture."""
 
 
 def curves(members: Sequence[Member]) -> list[dict]:
@@ -110,6 +113,15 @@ def write(path: Path, about: dict, members: Sequence[Member]) -> list[dict]:
     return runs
 
 
+def draw(path: Path, task: str, runs: Sequence[dict]) -> None:
+    """Save the evaluations as a picture, beside the published runs of the task, if there are any."""
+    last = max(run["env_steps"][-1] for run in runs)
+    published = results.published().query("task == @task and env_steps <= @last")
+    lines = [(run["method"], run["env_steps"], run["returns"]) for run in runs]
+    lines += [("published", x["env_steps"], x["return"]) for _, x in published.groupby("seed")]
+    curve.save_curve(path, lines, title=task)
+
+
 @contextmanager
 def stopped_after(seconds: float) -> Iterator[None]:
     """Send this process what a batch system sends when time is up."""
@@ -149,6 +161,8 @@ def configured(options: Options) -> Config:
         config = override(config, {"agent": {"optimizer": {"learning_rate": options.learning_rate}}})
     if options.penalty_start is not None:
         config = override(config, {"agent": {"penalty": {"start": options.penalty_start}}})
+    if options.envs is not None:
+        config = override(config, {"env": {"count": options.envs}})
     if options.eval_every is not None:
         config = override(config, {"eval": {"every": options.eval_every}})
     return config
@@ -180,8 +194,10 @@ def main(options: Options) -> None:
     save = partial(write, path, about, members)
     with stopped_after(options.seconds), repeatedly(save, WRITE_SECONDS):
         train_all(members)
-    if all(run["returns"] for run in save()):
+    runs = save()
+    if all(run["returns"] for run in runs):
         summary.show_all(members)
+        draw(path.with_suffix(".png"), name, runs)
     print(f"written to {path}")
 
 

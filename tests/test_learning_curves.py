@@ -26,12 +26,13 @@ def log(path: Path, *rows: dict) -> None:
 
 def test_pixels_begin_to_be_penalised_when_asked(learning):
     options = learning.Options(
-        preset=("nano", "pixels"), penalty_start=0, horizon=5, eval_every=7, learning_rate=0.25
+        preset=("nano", "pixels"), penalty_start=0, horizon=5, envs=3, eval_every=7, learning_rate=0.25
     )
     config = learning.configured(options)
     assert (config.env.pixels, config.agent.penalty.start, config.agent.penalty.floor) == (True, 0, 0.01)
     assert (config.agent.behavior.horizon, config.eval.every) == (5, 7)
     assert config.agent.optimizer.learning_rate == 0.25
+    assert config.env.count == 3
     unasked = learning.configured(dataclasses.replace(options, penalty_start=None))
     assert unasked.agent.penalty.start == 100_000
 
@@ -62,6 +63,7 @@ def test_each_method_has_its_own_number_of_seeds(learning, tmp_path: Path):
         ({"env_steps": -4}, "env_steps: -4 is not allowed"),
         ({"horizon": -1}, "agent.behavior.horizon: -1 is not allowed"),
         ({"penalty_start": -1}, "agent.penalty.start: -1 is not allowed"),
+        ({"envs": 0}, "env.count: 0 is not allowed"),
         ({"eval_every": -1}, "eval.every: -1 is not allowed"),
     ],
 )
@@ -109,6 +111,22 @@ def test_writes_what_is_logged(learning, tmp_path: Path):
     assert other["returns"] == []
     assert [run["returns"] for run in returned] == [[30.5], []]
     assert not list(tmp_path.glob("*.partial"))
+
+
+def test_draws_published_runs_beside_ours(learning, tmp_path: Path, monkeypatch):
+    run = {"method": "DreamerV3", "env_steps": [10_000, 30_000], "returns": [1.0, 2.0]}
+    learning.draw(tmp_path / "walker.png", "walker-walk", [run])
+    assert (tmp_path / "walker.png").read_bytes().startswith(b"\x89PNG")
+    drawn = []
+    monkeypatch.setattr(learning.curve, "save_curve", lambda path, lines, title: drawn.append(lines))
+    learning.draw(tmp_path / "walker.png", "walker-walk", [run])
+    learning.draw(tmp_path / "pixels.png", "pixels-walker-walk", [run])
+    (ours, *published), alone = drawn
+    assert ours == ("DreamerV3", [10_000, 30_000], [1.0, 2.0]) == alone[0]
+    assert len(alone) == 1
+    assert len(published) == 5
+    assert {label for label, *_ in published} == {"published"}
+    assert list(published[0][1]) == [10_000, 20_000, 30_000]
 
 
 def test_time_runs_out(learning):
