@@ -1,4 +1,4 @@
-"""DreamerV3 and GPLD learn a task side by side, several seeds of both in one program: the curves as JSON and a picture.
+"""DreamerV3 and GPLD learn a task side by side, several seeds of both in one program: JSON and a picture.
 
     python benchmarks/learning.py --task cartpole-swingup --seeds 3 --preset 12m gpu --env-steps 100000
 
@@ -115,8 +115,9 @@ def write(path: Path, about: dict, members: Sequence[Member]) -> list[dict]:
 
 def draw(path: Path, task: str, runs: Sequence[dict]) -> None:
     """Save the evaluations as a picture, beside the published runs of the task, if there are any."""
-    last = max(run["env_steps"][-1] for run in runs)
-    published = results.published().query("task == @task and env_steps <= @last")
+    published = results.published()
+    until = max(run["env_steps"][-1] for run in runs)
+    published = published[(published["task"] == task) & (published["env_steps"] <= until)]
     lines = [(run["method"], run["env_steps"], run["returns"]) for run in runs]
     lines += [("published", x["env_steps"], x["return"]) for _, x in published.groupby("seed")]
     curve.save_curve(path, lines, title=task)
