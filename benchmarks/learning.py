@@ -50,8 +50,8 @@ class Options:
     """Env steps of each run."""
     horizon: int | None = None
     """Imagined steps, if not those of the presets."""
-    learning_rate: float | None = None
-    """Learning rate, if not that of the presets."""
+    learning_rate: tuple[float, ...] = ()
+    """Learning rates, if not that of the presets: all seeds at each, in folders of their own if several."""
     penalty_start: int | None = None
     """Updates before the penalty starts, if not those of the presets."""
     envs: int | None = None
@@ -118,7 +118,12 @@ def draw(path: Path, task: str, runs: Sequence[dict]) -> None:
     published = results.published()
     until = max(run["env_steps"][-1] for run in runs)
     published = published[(published["task"] == task) & (published["env_steps"] <= until)]
-    lines = [(run["method"], run["env_steps"], run["returns"]) for run in runs]
+    several = len({run["learning_rate"] for run in runs}) > 1
+
+    def label(run: dict) -> str:
+        return f"{run['method']}, {run['learning_rate']:g}" if several else run["method"]
+
+    lines = [(label(run), run["env_steps"], run["returns"]) for run in runs]
     lines += [("published", x["env_steps"], x["return"]) for _, x in published.groupby("seed")]
     curve.save_curve(path, lines, title=task)
 
@@ -158,8 +163,6 @@ def configured(options: Options) -> Config:
     config = with_presets(Config(task=options.task, env_steps=options.env_steps), options.preset)
     if options.horizon is not None:
         config = override(config, {"agent": {"behavior": {"horizon": options.horizon}}})
-    if options.learning_rate is not None:
-        config = override(config, {"agent": {"optimizer": {"learning_rate": options.learning_rate}}})
     if options.penalty_start is not None:
         config = override(config, {"agent": {"penalty": {"start": options.penalty_start}}})
     if options.envs is not None:
@@ -177,8 +180,14 @@ def members_of(config: Config, options: Options, folder: Path) -> list[Member]:
             raise ConfigError(f"{name}: {value} is not allowed; it must be at least 0")
     if not options.seeds and not gpld_seeds:
         raise ConfigError("seeds: 0 is not allowed; it must be at least 1 if gpld_seeds is not")
-    baselines = population.members(config, range(options.seeds), ("dreamerv3",), folder)
-    return [*baselines, *population.members(config, range(gpld_seeds), ("gpld",), folder)]
+    rates = options.learning_rate or (config.agent.optimizer.learning_rate,)
+    members = []
+    for rate in rates:
+        changed = override(config, {"agent": {"optimizer": {"learning_rate": rate}}})
+        own = folder / f"{rate:g}" if len(rates) > 1 else folder
+        members += population.members(changed, range(options.seeds), ("dreamerv3",), own)
+        members += population.members(changed, range(gpld_seeds), ("gpld",), own)
+    return members
 
 
 def main(options: Options) -> None:

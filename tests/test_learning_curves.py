@@ -25,13 +25,10 @@ def log(path: Path, *rows: dict) -> None:
 
 
 def test_pixels_begin_to_be_penalised_when_asked(learning):
-    options = learning.Options(
-        preset=("nano", "pixels"), penalty_start=0, horizon=5, envs=3, eval_every=7, learning_rate=0.25
-    )
+    options = learning.Options(preset=("nano", "pixels"), penalty_start=0, horizon=5, envs=3, eval_every=7)
     config = learning.configured(options)
     assert (config.env.pixels, config.agent.penalty.start, config.agent.penalty.floor) == (True, 0, 0.01)
     assert (config.agent.behavior.horizon, config.eval.every) == (5, 7)
-    assert config.agent.optimizer.learning_rate == 0.25
     assert config.env.count == 3
     unasked = learning.configured(dataclasses.replace(options, penalty_start=None))
     assert unasked.agent.penalty.start == 100_000
@@ -47,6 +44,24 @@ def test_each_method_has_its_own_number_of_seeds(learning, tmp_path: Path):
     assert names(seeds=1) == ["dreamerv3-seed0", "gpld-seed0"]
     assert names(seeds=2, gpld_seeds=0) == ["dreamerv3-seed0", "dreamerv3-seed1"]
     assert names(seeds=0, gpld_seeds=1) == ["gpld-seed0"]
+
+
+def test_all_seeds_learn_at_each_rate(learning, tmp_path: Path):
+    def rates(*learning_rate: float) -> dict[str, float]:
+        options = learning.Options(seeds=1, learning_rate=learning_rate)
+        return {
+            str(member.folder.relative_to(tmp_path)): member.config.agent.optimizer.learning_rate
+            for member in learning.members_of(learning.configured(options), options, tmp_path)
+        }
+
+    assert rates() == {"dreamerv3-seed0": 4e-5, "gpld-seed0": 4e-5}
+    assert rates(0.25) == {"dreamerv3-seed0": 0.25, "gpld-seed0": 0.25}
+    assert rates(0.25, 2e-4) == {
+        "0.25/dreamerv3-seed0": 0.25,
+        "0.25/gpld-seed0": 0.25,
+        "0.0002/dreamerv3-seed0": 2e-4,
+        "0.0002/gpld-seed0": 2e-4,
+    }
 
 
 @pytest.mark.parametrize(
@@ -114,16 +129,18 @@ def test_writes_what_is_logged(learning, tmp_path: Path):
 
 
 def test_draws_published_runs_beside_ours(learning, tmp_path: Path, monkeypatch):
-    run = {"method": "DreamerV3", "env_steps": [10_000, 30_000], "returns": [1.0, 2.0]}
+    run = {"method": "DreamerV3", "learning_rate": 0.5, "env_steps": [10_000, 30_000], "returns": [1.0, 2.0]}
     learning.draw(tmp_path / "walker.png", "walker-walk", [run])
     assert (tmp_path / "walker.png").read_bytes().startswith(b"\x89PNG")
     drawn = []
     monkeypatch.setattr(learning.curve, "save_curve", lambda path, lines, title: drawn.append(lines))
     learning.draw(tmp_path / "walker.png", "walker-walk", [run])
     learning.draw(tmp_path / "pixels.png", "pixels-walker-walk", [run])
-    (ours, *published), alone = drawn
+    learning.draw(tmp_path / "two.png", "other-task", [run, run | {"learning_rate": 1e-4}])
+    (ours, *published), alone, two = drawn
     assert ours == ("DreamerV3", [10_000, 30_000], [1.0, 2.0]) == alone[0]
     assert len(alone) == 1
+    assert [label for label, *_ in two] == ["DreamerV3, 0.5", "DreamerV3, 0.0001"]
     assert len(published) == 5
     assert {label for label, *_ in published} == {"published"}
     assert list(published[0][1]) == [10_000, 20_000, 30_000]
