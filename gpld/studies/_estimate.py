@@ -9,10 +9,10 @@ from gpld.config import Config
 from gpld.studies._plan import Plan
 from gpld.types import Spaces
 
-RUN_MS, PROGRAM_MS = 2.26, 5.88
+RUN_MS, PROGRAM_MS = 2.37, 5.03
 """An update of the 12M agent on an H200: of each run, and of a program, however many runs it holds.
 
-8.14 ms were measured with one run, and 3.00 ms a run with eight: see results/README.md.
+7.40 ms were measured with one run, and 3.00 ms a run with eight: see results/README.md.
 """
 REFERENCE_PARAMETERS = 9_738_019
 REFERENCE_STATES = 16 * 64 * 26
