@@ -77,6 +77,7 @@ def test_all_seeds_learn_at_each_rate(learning, tmp_path: Path):
         ({"seconds": -0.5}, "seconds: -0.5 is not allowed; it must be at least 0"),
         ({"env_steps": -4}, "env_steps: -4 is not allowed"),
         ({"horizon": -1}, "agent.behavior.horizon: -1 is not allowed"),
+        ({"learning_rate": (2e-4, -1.0)}, "agent.optimizer.learning_rate: -1.0 is not allowed"),
         ({"penalty_start": -1}, "agent.penalty.start: -1 is not allowed"),
         ({"envs": 0}, "env.count: 0 is not allowed"),
         ({"eval_every": -1}, "eval.every: -1 is not allowed"),
