@@ -248,6 +248,8 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
     steps, optimizer = laprop(config.optimizer).update(
         grads, state.optimizer, state.model, learning_rate=state.hyper.learning_rate
     )
+    rate = config.optimizer.behavior_rate
+    steps = Model(steps.world, *jax.tree.map(lambda step: rate * step, (steps.policy, steps.value)))
     model = eqx.apply_updates(state.model, steps)
     slow_value = follow(state.slow_value, model.value, config.behavior.slow_rate)
 

@@ -236,6 +236,23 @@ def test_parameters_never_leave_the_finite_numbers():
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.model))
 
 
+def test_policy_and_value_may_learn_at_a_rate_of_their_own():
+    import dataclasses
+
+    slower = dataclasses.replace(TINY, optimizer=dataclasses.replace(TINY.optimizer, behavior_rate=0.25))
+    before = agent.init(TINY, SPACES, jax.random.key(0)).model
+    models = [
+        update(config, agent.init(config, SPACES, jax.random.key(0)), make_batch())[0].model
+        for config in (TINY, slower)
+    ]
+    whole, part = (jax.tree.map(jnp.subtract, model, before) for model in models)
+    for name, rate in (("world", 1.0), ("policy", 0.25), ("value", 0.25)):
+        steps = zip(*map(jax.tree.leaves, (getattr(part, name), getattr(whole, name))), strict=True)
+        for got, want in steps:
+            np.testing.assert_allclose(got, rate * want, atol=1e-6)
+        assert any(jnp.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(getattr(whole, name)))
+
+
 def test_the_agent_overfits_a_fixed_batch():
     state, batch = agent.init(TINY, SPACES, jax.random.key(0)), make_batch()
     first = None

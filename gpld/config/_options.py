@@ -105,6 +105,8 @@ class OptimizerConfig:
 
     learning_rate: float = 4e-5
     """Learning rate after warm-up."""
+    behavior_rate: float = 1.0
+    """Learning rate of policy and value, in multiples of it."""
     warmup: int = 1000
     """Updates of linear warm-up."""
     clip: float = 0.3

@@ -53,6 +53,17 @@ PRESETS: Mapping[str, Preset] = {
         "the suite from 64x64 images; penalty from 200k agent steps on, 0.01 or more",
         {"env": {"pixels": True}, "agent": {"penalty": {"start": 100_000, "floor": 0.01}}},
     ),
+    "published": Preset(
+        "near DreamerV3's published curves: 4 environments, slow policy and value",
+        {
+            "env": {"count": 4},
+            "agent": {
+                "loss": {"dyn": 0.5},
+                "behavior": {"horizon": 15, "replay_value": 0.0},
+                "optimizer": {"learning_rate": 1e-4, "behavior_rate": 0.3},
+            },
+        },
+    ),
     "paper": Preset(
         "the authors' scaling of the penalty, which the paper's numbers came from",
         {"agent": {"penalty": {"scaling": "all"}}},

@@ -79,6 +79,7 @@ AGENT_RANGES = {
     "behavior.return_high": _PERCENTILE,
     "behavior.return_limit": _POSITIVE,
     "optimizer.learning_rate": _POSITIVE,
+    "optimizer.behavior_rate": _POSITIVE,
     "optimizer.warmup": _COUNT,
     "optimizer.clip": _POSITIVE,
     "optimizer.clip_floor": _POSITIVE,
