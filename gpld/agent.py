@@ -249,7 +249,11 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
         grads, state.optimizer, state.model, learning_rate=state.hyper.learning_rate
     )
     rate = config.optimizer.behavior_rate
-    steps = Model(steps.world, *jax.tree.map(lambda step: rate * step, (steps.policy, steps.value)))
+    steps = eqx.tree_at(
+        lambda model: (model.policy, model.value),
+        steps,
+        replace_fn=lambda part: jax.tree.map(lambda step: rate * step, part),
+    )
     model = eqx.apply_updates(state.model, steps)
     slow_value = follow(state.slow_value, model.value, config.behavior.slow_rate)
 
