@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpld import machine, population
-from gpld.config import Config, override, with_presets
+from gpld.config import Config, ConfigError, override, with_presets
 from gpld.population import Member
 from gpld.training import _program
 from gpld.training._plan import plan
@@ -288,4 +288,7 @@ def _parts(rows: list[dict[str, Any]]) -> Table:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    try:
+        main(tyro.cli(Options, description=__doc__))
+    except ConfigError as error:
+        raise SystemExit(f"end_to_end.py: {error}") from None

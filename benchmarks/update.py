@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gpld.analysis.cost import WALKER, Program
-from gpld.config import Config, PenaltyConfig, with_presets
+from gpld.config import Config, ConfigError, PenaltyConfig, with_presets
 from gpld.envs import pixel_spaces
 from gpld.training.provenance import provenance
 
@@ -120,7 +120,10 @@ def compiled(programs: Iterable[Callable[[], Program]], jobs: int) -> Iterator[P
 def main(options: Options) -> list[dict]:
     """Measure, print and write."""
     if options.jobs < 1:
-        raise SystemExit(f"update.py: jobs: {options.jobs} is not allowed; it must be at least 1")
+        raise ConfigError(f"jobs: {options.jobs} is not allowed; it must be at least 1")
+    for name in options.variants:
+        if name not in VARIANTS:
+            raise ConfigError(f"variants: {name!r} is not allowed; it must be one of {', '.join(VARIANTS)}")
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
     config = with_presets(Config(task="walker-walk"), options.preset or fitting)
     spaces = pixel_spaces(WALKER.actions) if options.pixels else WALKER
@@ -171,4 +174,7 @@ def _table(rows: Sequence[dict]) -> Table:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    try:
+        main(tyro.cli(Options, description=__doc__))
+    except ConfigError as error:
+        raise SystemExit(f"update.py: {error}") from None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpld.config import Config
+from gpld.config import Config, ConfigError
 from tests import scripts
 
 
@@ -36,6 +36,13 @@ def test_baselines_are_measured_once_and_without_a_penalty(update):
     assert [penalty.rho for penalty in penalties[1:3]] == [0.25, 1.0]
 
 
-def test_no_jobs_are_refused(update):
-    with pytest.raises(SystemExit, match="jobs: 0 is not allowed"):
-        update.main(update.Options(jobs=0))
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"jobs": 0}, "jobs: 0 is not allowed"),
+        ({"variants": ("probe",)}, "variants: 'probe' .* one of baseline"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(update, wrong, message):
+    with pytest.raises(ConfigError, match=message):
+        update.main(update.Options(**wrong))
