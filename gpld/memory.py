@@ -83,20 +83,25 @@ def fit(
     if asked == "device" and not on_device:
         raise _no_room(asked, memory, device_bytes - training, host_bytes)
     storage: replay.Storage = "device" if asked == "device" or (asked == "auto" and on_device) else "host"
-    per_device = device_bytes // (training + memory if storage == "device" else training)
-    at_once = devices * per_device if storage == "device" else min(devices * per_device, host_bytes // memory)
 
     def fits(size: int) -> bool:
-        return size <= at_once and size // devices_used(size, devices) <= per_device
+        used, each = spread(size, devices)
+        if storage == "device":
+            return each * (training + memory) <= device_bytes
+        return each * training <= device_bytes and used * each * memory <= host_bytes
 
     number = next(n for n in range(1, runs + 1) if all(map(fits, _balanced(runs, n))))
     groups = _balanced(runs, number)
     return Fit(groups, storage, _message(estimate, groups, storage, devices, device_bytes, host_bytes))
 
 
-def devices_used(runs: int, devices: int) -> int:
-    """The most of `devices` over which runs can be spread evenly."""
-    return max(n for n in range(1, devices + 1) if runs % n == 0)
+def spread(runs: int, devices: int) -> tuple[int, int]:
+    """How many devices take runs, and how many each takes: no fewer devices could do with as many each.
+
+    Where they are more than the runs, the last device has the last run several times.
+    """
+    each = -(-runs // devices)
+    return -(-runs // each), each
 
 
 def _balanced(runs: int, groups: int) -> list[int]:
@@ -124,9 +129,7 @@ def _message(
     device_bytes: int,
     host_bytes: int,
 ) -> str:
-    largest = max(groups)
-    used = devices_used(largest, devices)
-    each = largest // used
+    used, each = spread(max(groups), devices)
     here = storage == "device"
     on_device = each * (estimate.training + (estimate.replay if here else 0))
     where = "the device" if used == 1 else f"each of {used} devices"
@@ -137,7 +140,7 @@ def _message(
     text = f"memory: {' and '.join(parts)} on {where}, {_size(on_device)} of {_size(device_bytes)} free"
     if not here:
         text += (
-            f"; replays of {_size(largest * estimate.replay)} in host memory, {_size(host_bytes)} free: "
+            f"; replays of {_size(used * each * estimate.replay)} in host memory, {_size(host_bytes)} free: "
             "updates wait for copies, so training is slower"
         )
     if len(groups) > 1:

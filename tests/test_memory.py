@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpld import agent
 from gpld.config import PRESETS, Config, ConfigError, override, with_presets
-from gpld.memory import MemoryEstimate, devices_used, fit, memory_estimate
+from gpld.memory import MemoryEstimate, fit, memory_estimate, spread
 from gpld.types import Batch, Latent, Spaces
 
 WALKER = Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, actions=6)
@@ -121,9 +121,10 @@ def test_what_cannot_fit_is_refused_by_name(asked, device, host, words):
         (5, 1, 3 * GIB, 12 * GIB, [3, 2], "host"),  # an update of three fits, and replays of three
         (5, 1, 3 * GIB, 8 * GIB, [2, 2, 1], "host"),
         (8, 4, 10 * GIB, 0, [8], "device"),
-        (10, 4, 10 * GIB, 0, [4, 3, 3], "device"),  # 5 on each of two would not fit, nor would 10
-        (7, 4, 35 * GIB, 0, [7], "device"),  # all on one: seven runs cannot be spread evenly
-        (7, 4, 10 * GIB, 0, [4, 3], "device"),
+        (10, 4, 15 * GIB, 0, [10], "device"),  # 3 on each of four
+        (10, 4, 10 * GIB, 0, [5, 5], "device"),  # 2 on each of three, in turn
+        (5, 4, 2 * GIB, 24 * GIB, [5], "host"),  # 2 on each of three: six replays
+        (5, 4, 2 * GIB, 20 * GIB, [3, 2], "host"),
     ],
 )
 def test_runs_are_split_into_as_few_groups_as_fit(runs, devices, device, host, groups, placed):
@@ -139,9 +140,10 @@ def test_every_group_fits(runs, devices, device, host):
     assert sum(found.groups) == runs
     assert max(found.groups) - min(found.groups) <= 1
     for size in found.groups:
-        used = devices_used(size, devices)
-        assert size % used == 0
-        assert size // used * 5 <= device
+        used, each = spread(size, devices)
+        assert used <= devices
+        assert (used - 1) * each < size <= used * each
+        assert each * 5 <= device or (each <= device and used * each * 4 <= host)
 
 
 def test_the_arithmetic_is_shown():
@@ -163,10 +165,11 @@ def test_the_arithmetic_is_shown():
 
 
 @pytest.mark.parametrize(
-    ("runs", "devices", "used"), [(8, 4, 4), (8, 3, 2), (7, 4, 1), (10, 8, 5), (1, 8, 1), (2, 8, 2)]
+    ("runs", "devices", "found"),
+    [(8, 4, (4, 2)), (8, 3, (3, 3)), (7, 4, (4, 2)), (10, 4, (4, 3)), (10, 8, (5, 2)), (1, 8, (1, 1))],
 )
-def test_runs_are_spread_evenly(runs, devices, used):
-    assert devices_used(runs, devices) == used
+def test_runs_are_spread_over_all_devices_that_make_it_faster(runs, devices, found):
+    assert spread(runs, devices) == found
 
 
 @pytest.mark.slow

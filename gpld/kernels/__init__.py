@@ -8,7 +8,8 @@ the norm again for every tile of the output costs nothing; where there are many,
 Inside a scan they find by themselves what belongs to a step, in arrays of all steps, and write what it adds
 to such arrays in place (`At`): stacked by the scan, arrays of many runs would be copied and transposed.
 
-On machines without a GPU the kernels are interpreted, which is slow and serves tests.
+On machines without a GPU the kernels are interpreted, which is slow and serves tests. Where a GPU cannot run
+them, `chosen` says so, and the plain functions are taken.
 """
 
 from gpld.kernels._activation import activate, activate_part, pull_activation

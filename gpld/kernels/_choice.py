@@ -1,4 +1,11 @@
+import warnings
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+
 from gpld.config import AgentConfig, ConfigError
+from gpld.kernels._activation import activate
 from gpld.kernels._tiles import Tile, interpreted
 
 
@@ -23,4 +30,22 @@ def chosen(config: AgentConfig, rows: int) -> bool:
             f"batches that 16 divides; got {widths}, {model.deter} for deter, {model.bins} bins, "
             f"{model.units} units, {model.posterior_layers} layers and batches of {rows}. Take 'auto'"
         )
-    return fits and (config.kernels == "fused" or (not interpreted() and config.compute == "bfloat16"))
+    if config.kernels == "fused" or not fits:
+        return fits
+    return config.compute == "bfloat16" and not interpreted() and _work_here()
+
+
+@cache
+def _work_here() -> bool:
+    """Whether this GPU and this JAX can make such kernels, tried with a small one."""
+    narrow = jax.ShapeDtypeStruct((16,), jnp.float32)
+    rows = jax.ShapeDtypeStruct((16, 16), jnp.bfloat16)
+    try:
+        # Matrix units take bfloat16 from Ampere on; GPUs that are not NVIDIA's name theirs otherwise.
+        if float(jax.devices()[0].compute_capability) < 8:
+            return False
+        jax.jit(activate).lower(rows, narrow, narrow).compile()
+    except Exception as error:  # of whatever kind: the plain functions do the same
+        warnings.warn(f"our GPU kernels do not work here, XLA's are used instead: {error!r}", stacklevel=2)
+        return False
+    return True

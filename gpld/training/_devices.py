@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 
 from gpld import config as options
 from gpld.config import Config, ConfigError
-from gpld.memory import devices_used
+from gpld.memory import spread
 from gpld.types import Batch
 
 RUN, BATCH = "run", "batch"
@@ -32,22 +32,42 @@ def available(asked: int) -> int:
 def mesh_for(runs: int, batch: int, asked: int) -> Mesh | None:
     """The devices of a training, or None if JAX's first does all.
 
-    Several runs are spread over as many devices as divide them evenly: no device waits for another. One run
+    Several runs are spread over all devices, unless fewer take no longer. One run
     shares its batches only if it is asked to, because devices then exchange gradients at every update: with
     `asked` devices, or with other processes, of which each brings as many devices as the others.
     """
     processes = jax.process_count()
     if runs > 1:
-        axis, devices = RUN, jax.local_devices()[: devices_used(runs, available(asked))]
+        axis, devices = RUN, jax.local_devices()[: spread(runs, available(asked))[0]]
     elif processes == 1:
-        axis, devices = BATCH, jax.local_devices()[: devices_used(batch, available(asked or 1))]
+        axis, devices = BATCH, jax.local_devices()[: _dividing(batch, available(asked or 1))]
     else:
         if batch % processes:
             raise ConfigError(f"replay.batch: {batch} is not allowed; {processes} processes must divide it")
-        each = devices_used(batch // processes, available(asked))
+        each = _dividing(batch // processes, available(asked))
         by_process = [[d for d in jax.devices() if d.process_index == p][:each] for p in range(processes)]
         axis, devices = BATCH, [device for own in by_process for device in own]
     return Mesh(np.array(devices), (axis,)) if len(devices) > 1 else None
+
+
+def _dividing(batch: int, devices: int) -> int:
+    """The most of `devices` that divide a batch evenly."""
+    return max(n for n in range(1, devices + 1) if batch % n == 0)
+
+
+def missing(runs: int, mesh: Mesh | None) -> int:
+    """How often the last of so many runs has to be there again, for every device to have as many."""
+    return -runs % mesh.shape[RUN] if mesh is not None and RUN in mesh.axis_names else 0
+
+
+def filled(tree: T, mesh: Mesh | None) -> T:
+    """Arrays of host memory with a leading run axis, with the last run as often as it has to be there."""
+
+    def fill(x: Any) -> Any:
+        return np.concatenate([x, np.repeat(x[-1:], missing(len(x), mesh), axis=0)])
+
+    runs = len(jax.tree.leaves(tree)[0])
+    return jax.tree.map(fill, tree) if missing(runs, mesh) else tree
 
 
 def compiled_for(config: Config, mesh: Mesh | None) -> Config:

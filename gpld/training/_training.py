@@ -14,7 +14,7 @@ One run is a population of one: all arrays have a leading run axis.
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,8 @@ from gpld.training.progress import Progress
 from gpld.training.saved import CHECKPOINTS, CONFIG, write_spaces
 from gpld.types import Spaces
 
+T = TypeVar("T")
+
 
 class TrainingStopped(RuntimeError):  # noqa: N818
     """A run that cannot go on, in words for its user."""
@@ -51,7 +53,10 @@ class Training:
         configs, self.members = [member.config for member in group.members], group.members
         self._task, self._mesh = task, _devices.mesh_for(len(configs), shared.replay.batch, devices)
         self.config = _devices.compiled_for(shared, self._mesh)
-        self.keys = _devices.place(Keys.of_all([config.seed for config in configs]), self._mesh)
+        self._again = _devices.missing(len(configs), self._mesh)
+        """How often the last run is on the devices again, which nobody reads."""
+        seeds = self._on_devices([config.seed for config in configs])
+        self.keys = _devices.place(Keys.of_all(seeds), self._mesh)
         with ExitStack() as stack:  # closes what was opened if something fails to open
             runs = []
             for config in configs:
@@ -105,6 +110,10 @@ class Training:
     def __exit__(self, *error: object) -> None:
         self._stack.__exit__(*error)
 
+    def _on_devices(self, runs: Sequence[T]) -> list[T]:
+        """What belongs to each run, as often as the run is on the devices."""
+        return [*runs, *[runs[-1]] * self._again]
+
     @property
     def agent_steps(self) -> int:
         """Agent steps taken in all environments of a run."""
@@ -125,19 +134,20 @@ class Training:
         config = self.config
         step = self._receive()
         self.recent = self.recent.follow(step)
+        step = _devices.filled(step, self._mesh)
         record = Record(**step._asdict(), action=self.live.carry.action, latent=self.live.carry.latent)
         self.live = _program.act(config, self.live, record, self.iterations, self.keys.act, self._mesh)
         action = self.live.carry.action
         before, self.iterations = self.agent_steps, self.iterations + 1
         due = config.updates_at(self.agent_steps) - self.updates
         if self.live.replay.host:  # from which learning waits for the device
-            self._send(np.asarray(action))
+            self._send(np.asarray(action)[: len(self.members)])
         if due:
             self.live = _program.learn(config, self.live, due, self.keys.sample, self._mesh)
             self.updates += due
         if not self.live.replay.host:
             # Acting is done long before learning, so this does not wait for the updates just handed over.
-            self._send(np.asarray(action))
+            self._send(np.asarray(action)[: len(self.members)])
 
         if due and _crossed(config.log.every, self.updates - due, self.updates):
             self._log()
@@ -199,7 +209,7 @@ class Training:
         self._show(values)
         self.recent = self.recent.restart(self.updates)
         self.live = self.live._replace(sums=jax.tree.map(jnp.zeros_like, self.live.sums))
-        worst = int(np.argmax(in_row))
+        worst = int(np.argmax(in_row[: len(self.members)]))
         if in_row[worst] >= self.config.max_skipped:
             self._stop(
                 worst,
@@ -286,7 +296,7 @@ class Training:
 
     def _begin(self, group: Group) -> list[str]:
         """Begin all runs, and say so if they were begun before."""
-        configs = [member.config for member in group.members]
+        configs = self._on_devices([member.config for member in group.members])
         live = _program.init(self.config, self.env.spaces, group.storage, configs, self._mesh)
         self.live = live._replace(agent=warm_start.begin(self.config, live.agent))
         for run in self.checkpoints if _devices.writes() else []:
@@ -312,8 +322,8 @@ class Training:
         )
         assert found is not None, "there is a step that all have, or they would begin anew"
         self.live = _program.resumed(
-            [run.arrays for run in found],
-            join(memory, [run.replay for run in found if run.replay]),
+            self._on_devices([run.arrays for run in found]),
+            _devices.filled(join(memory, [run.replay for run in found if run.replay]), self._mesh),
             list(alone.sums),
             group.storage,
             self._mesh,

@@ -14,7 +14,7 @@ from gpld.agent import Carry, Model
 from gpld.config import AgentConfig, Config
 from gpld.envs import Fleet, Hosts, Step, VectorEnv
 from gpld.pictures import Picture, coloured
-from gpld.training._devices import each_run, place
+from gpld.training._devices import each_run, filled, place
 from gpld.training._program import RunKeys, fold_in
 
 Task = Callable[[], Any]
@@ -145,7 +145,8 @@ def _play(
     """Returns of the first episode of every stream of every run."""
     shape = (len(fleet.runs), fleet.count)
     blank = agent.init_carry(config, fleet.spaces, fleet.count)
-    carry = place(jax.tree.map(lambda x: np.broadcast_to(x, (shape[0], *x.shape)), blank), mesh)
+    carry = jax.tree.map(lambda x: np.broadcast_to(x, (shape[0], *x.shape)), blank)
+    carry = place(filled(carry, mesh), mesh)
     action = np.zeros((*shape, fleet.spaces.actions), np.float32)
     returns, done, index = np.zeros(shape), np.zeros(shape, bool), 0
     while not done.all():
@@ -153,8 +154,8 @@ def _play(
         returns += np.where(done, 0, step.reward)
         done |= step.is_last
         watch(step)
-        carry = _act(config, mesh, model, carry, step, keys, np.int32(index))
-        action = np.asarray(carry.action)
+        carry = _act(config, mesh, model, carry, filled(step, mesh), keys, np.int32(index))
+        action = np.asarray(carry.action)[: len(fleet.runs)]
         index += 1
     return returns.tolist()
 

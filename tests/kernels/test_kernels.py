@@ -1,7 +1,9 @@
 """GPU kernels, interpreted, against plain functions. Those of the scan are tested where it is."""
 
 import dataclasses
+import re
 from functools import partial
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +15,7 @@ from gpld import agent, kernels
 from gpld import distributions as d
 from gpld.behavior import draw_noise, imagine
 from gpld.config import AgentConfig, BehaviorConfig, Config, ConfigError, ModelConfig, ReplayConfig
-from gpld.kernels import Part, _activation, _tiles
+from gpld.kernels import Part, _activation, _choice, _tiles
 from gpld.nets import Dense
 from gpld.profiling import random_batch
 from gpld.types import Spaces
@@ -29,6 +31,31 @@ def noisy(tree, key):
     return structure.unflatten(
         [x + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
     )
+
+
+@pytest.mark.parametrize(
+    ("capability", "taken", "says"),
+    [("9.0", True, ""), ("7.5", False, ""), ("gfx942", False, "do not work here.*gfx942")],
+)
+def test_gpus_that_cannot_run_them_get_plain_functions(monkeypatch, recwarn, capability, taken, says):
+    _choice._work_here.cache_clear()
+    monkeypatch.setattr(_choice, "interpreted", lambda: False)
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability=capability)])
+    config = dataclasses.replace(CONFIG, compute="bfloat16")
+    assert kernels.chosen(config, 16) == taken
+    assert re.search(says, "".join(str(warning.message) for warning in recwarn))
+    assert bool(recwarn) == bool(says)
+    _choice._work_here.cache_clear()
+
+
+def test_where_triton_fails_plain_functions_are_taken(monkeypatch):
+    _choice._work_here.cache_clear()
+    monkeypatch.setattr(_choice, "interpreted", lambda: False)
+    monkeypatch.setattr(_tiles, "interpreted", lambda: False)
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability="9.0")])
+    with pytest.warns(UserWarning, match="XLA's are used instead"):
+        assert not kernels.chosen(dataclasses.replace(CONFIG, compute="bfloat16"), 16)
+    _choice._work_here.cache_clear()
 
 
 @pytest.mark.gpu
