@@ -4,11 +4,13 @@
 
 Each number of runs is trained in one process by the loop that `gpld train` uses, half of them as DreamerV3,
 with its environments, replay and logs. Evaluations and checkpoints are rare, so they are timed on their own
-and counted by how often they come. Prints a table and writes a JSON file.
+and counted by how often they come. Prints a table and writes a JSON file: --name gives it another name than
+that of earlier results.
 """
 
 import dataclasses
 import json
+import math
 import statistics
 import tempfile
 import time
@@ -40,7 +42,7 @@ COPIED_BYTES = 2**28
 
 @dataclasses.dataclass
 class Options:
-    """Options of the benchmark."""
+    """Options of the benchmark. The JSON has them without the folders, which `repr` leaves out."""
 
     task: str = "walker-run"
     """A task of the suite."""
@@ -52,7 +54,9 @@ class Options:
     """Devices to use; 0 for all that the runs can be spread over."""
     seconds: float = 60.0
     """Time to train and to measure for each number of runs, compiling and filling the replay not included."""
-    out: Path = Path("results")
+    name: str = "end_to_end"
+    """File name of the JSON without .json."""
+    out: Path = dataclasses.field(default=Path("results"), repr=False)
     """Folder for the JSON."""
 
 
@@ -232,19 +236,31 @@ def with_env_steps(config: Config, env_steps: int) -> Config:
     return dataclasses.replace(config, env_steps=env_steps)
 
 
+def check(options: Options) -> None:
+    """Refuse what cannot be measured."""
+    least = {"runs": (min(options.runs, default=0), 1), "devices": (options.devices, 0)}
+    for name, (value, smallest) in least.items():
+        if value < smallest:
+            raise ConfigError(f"{name}: {value} is not allowed; it must be at least {smallest}")
+    if not 0 < options.seconds < math.inf:
+        raise ConfigError(f"seconds: {options.seconds:g} is not allowed; it must be above 0, and finite")
+
+
 def main(options: Options) -> list[dict[str, Any]]:
     """Measure, print and write."""
+    check(options)
     machine.use_compilation_cache()
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
     config = with_presets(Config(task=options.task), options.preset or fitting)
     rows = []
-    options.out.mkdir(parents=True, exist_ok=True)
+    path = options.out / f"{options.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     for runs in options.runs:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(measure(config, runs, options, Path(folder)))
         print(json.dumps(rows[-1]), flush=True)
         record = {"provenance": provenance(), "options": str(options), "rows": rows}
-        (options.out / "end_to_end.json").write_text(json.dumps(record, indent=2) + "\n")
+        path.write_text(json.dumps(record, indent=2) + "\n")
     console = Console()
     console.print(_table(rows))
     console.print(_parts(rows))

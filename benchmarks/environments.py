@@ -10,6 +10,7 @@ python benchmarks/environments.py --pixels --tasks cartpole-swingup quadruped-wa
 
 import argparse
 import json
+import math
 import multiprocessing
 import os
 import platform
@@ -88,8 +89,8 @@ def show(rates: Rates, title: str) -> None:
     Console().print(table)
 
 
-def main() -> None:
-    """Measure, print a table, and write JSON if asked."""
+def parsed() -> argparse.Namespace:
+    """Options of the command line."""
     known = [task.name for task in tasks()]
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -102,9 +103,22 @@ def main() -> None:
         "--processes", type=int, nargs="+", default=sorted({1, cores()}), help="processes that draw images"
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each measurement")
-    parser.add_argument("--out", type=Path, help="folder for environments.json, or environments-pixels.json")
+    parser.add_argument("--name", help="file name without .json; environments, or environments-pixels")
+    parser.add_argument("--out", type=Path, help="folder for the JSON; none is written without it")
     options = parser.parse_args()
+    least = {"count": (options.count, 1), "threads": (options.threads, 0)}
+    least |= {"processes": (min(options.processes), 1)}
+    for name, (value, smallest) in least.items():
+        if value < smallest:
+            parser.error(f"{name}: {value} is not allowed; it must be at least {smallest}")
+    if not 0 < options.seconds < math.inf:
+        parser.error(f"seconds: {options.seconds:g} is not allowed; it must be above 0, and finite")
+    return options
 
+
+def main() -> None:
+    """Measure, print a table, and write JSON if asked."""
+    options = parsed()
     rates = from_pixels(options) if options.pixels else from_states(options)
     images = ", 64x64 images" if options.pixels else ""
     show(rates, f"Agent steps/s{images}, {options.count} streams, action repeat 2, {cores()} cores")
@@ -119,8 +133,9 @@ def main() -> None:
             "action_repeat": 2,
             "agent_steps_per_second": rates,
         }
-        options.out.mkdir(parents=True, exist_ok=True)
-        path = options.out / f"environments{'-pixels' if options.pixels else ''}.json"
+        name = options.name or ("environments-pixels" if options.pixels else "environments")
+        path = options.out / f"{name}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=2) + "\n")
 
 

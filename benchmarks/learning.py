@@ -4,7 +4,7 @@
 
 The runs are those of `gpld train TASK --seeds ... --method both`, in the same folders. Stopped at any time,
 or by --seconds, they go on with the same command. The JSON is written anew all the time; the picture, with
-published runs of DreamerV3 beside, at the end.
+published runs of DreamerV3 beside, at the end. With --name they are called otherwise than earlier results.
 
 With the preset `pixels` they learn from images. Its penalty begins late: in a short run, let it earlier.
 
@@ -36,7 +36,7 @@ WRITE_SECONDS = 20.0
 
 @dataclasses.dataclass
 class Options:
-    """Options of the benchmark."""
+    """Options of the benchmark. The JSON has them without the folders, which `repr` leaves out."""
 
     task: str = "cartpole-swingup"
     """A task of the suite."""
@@ -60,9 +60,11 @@ class Options:
     """Agent steps between evaluations, if not those of the presets."""
     seconds: float = float("inf")
     """Stop after this time."""
-    runs: Path = Path("runs")
+    name: str = ""
+    """File name of JSON and picture without suffix; by default learning-TASK, or learning-pixels-TASK."""
+    runs: Path = dataclasses.field(default=Path("runs"), repr=False)
     """Folder of the runs, in one named by the task."""
-    out: Path = Path("results")
+    out: Path = dataclasses.field(default=Path("results"), repr=False)
     """Folder for the JSON and the picture."""
 
 
@@ -195,19 +197,20 @@ def main(options: Options) -> None:
     if not options.seconds >= 0:
         raise ConfigError(f"seconds: {options.seconds:g} is not allowed; it must be at least 0")
     config = configured(options)
-    name = f"pixels-{options.task}" if config.env.pixels else options.task
+    task = f"pixels-{options.task}" if config.env.pixels else options.task
     about = {"task": options.task, "observations": "64x64 images" if config.env.pixels else "states"}
     about |= {"options": str(options), "provenance": provenance()}
-    members = members_of(config, options, options.runs / name)
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / f"learning-{name}.json"
+    members = members_of(config, options, options.runs / task)
+    name = options.name or f"learning-{task}"
+    path = options.out / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     save = partial(write, path, about, members)
     with stopped_after(options.seconds), repeatedly(save, WRITE_SECONDS):
         train_all(members)
     runs = save()
     if all(run["returns"] for run in runs):
         summary.show_all(members)
-        draw(path.with_suffix(".png"), name, runs)
+        draw(options.out / f"{name}.png", task, runs)
     print(f"written to {path}")
 
 

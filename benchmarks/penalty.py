@@ -60,8 +60,10 @@ class Options:
     """Timed calls, of which the median counts."""
     execute: bool = True
     """Time the programs, or only compile them and count their operations."""
+    name: str = "penalty"
+    """File name of the JSON without .json."""
     out: Path | None = None
-    """Folder for penalty.json."""
+    """Folder for the JSON; none is written without it."""
 
 
 class Case(NamedTuple):
@@ -222,11 +224,11 @@ def main(options: Options) -> list[Measurement]:
         record = {
             "device": device,
             "jax": jax.__version__,
-            "options": {k: str(v) if isinstance(v, Path) else v for k, v in asdict(options).items()},
+            "options": {name: value for name, value in asdict(options).items() if name != "out"},
             "measurements": [asdict(m) for m in measurements],
         }
         options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / "penalty.json").write_text(json.dumps(record, indent=1) + "\n")
+        (options.out / f"{options.name}.json").write_text(json.dumps(record, indent=1) + "\n")
     return measurements
 
 

@@ -3,7 +3,8 @@
     python benchmarks/update.py --preset 12m gpu --runs 1 8 --variants baseline probes exact
 
 Each variant is compiled for itself; a baseline is compiled without the penalty. Prints a table and writes a
-JSON file, after each measurement. With --pixels, the walker is seen: 64x64 images instead of states.
+JSON file, after each measurement: --name gives it another name than that of earlier results. With --pixels,
+the walker is seen: 64x64 images instead of states. Ratios are those to the baseline, which comes first.
 
 The last column is how fast the matrix products and convolutions of an update are, by the time of all of it,
 beside one large product of the same type measured in the same process. Kernels are those that the compiled
@@ -26,12 +27,12 @@ from rich.console import Console
 from rich.table import Table
 
 from gpld.analysis.cost import WALKER, Program
-from gpld.config import Config, ConfigError, PenaltyConfig, with_presets
+from gpld.config import Config, ConfigError, PenaltyConfig, validate, with_presets
 from gpld.envs import pixel_spaces
 from gpld.training.provenance import provenance
 
 VARIANTS: dict[str, dict] = {
-    "baseline": {"posterior": 0.0},
+    "baseline": {"posterior": 0.0, "rho": 0.5},  # rho is not read, but may not be 0
     "probes": {},
     "exact": {"estimator": "exact"},
     "prior": {"posterior": 0.0, "prior": 0.5},
@@ -42,7 +43,7 @@ VARIANTS: dict[str, dict] = {
 
 @dataclasses.dataclass
 class Options:
-    """Options of the benchmark."""
+    """Options of the benchmark. The JSON has them without the folders, which `repr` leaves out."""
 
     preset: tuple[str, ...] = ()
     """Presets of the agent; by default 12m gpu on a GPU, nano cpu elsewhere."""
@@ -60,7 +61,9 @@ class Options:
     """Timed calls; their median is reported."""
     jobs: int = 1
     """Programs compiled at a time. With more than one, all are compiled first, and take longer each."""
-    out: Path = Path("results")
+    name: str = ""
+    """File name of the JSON without .json; by default update, or update-pixels."""
+    out: Path = dataclasses.field(default=Path("results"), repr=False)
     """Folder for the JSON."""
 
 
@@ -95,17 +98,20 @@ def measure(program: Program, repeats: int, peak: float) -> dict[str, float]:
 def with_penalty(config: Config, rho: float, changes: dict) -> Config:
     """`config` with another penalty."""
     penalty = dataclasses.replace(PenaltyConfig(rho=rho), **changes)
-    return dataclasses.replace(config, agent=dataclasses.replace(config.agent, penalty=penalty))
+    changed = dataclasses.replace(config, agent=dataclasses.replace(config.agent, penalty=penalty))
+    validate(changed)
+    return changed
 
 
 def cases(options: Options, config: Config) -> Iterator[tuple[dict, Config]]:
-    """What is measured, by what the table calls it."""
+    """What is measured, by what the table calls it; baselines before what is compared with them."""
     observations = "64x64 images" if options.pixels else "states"
+    variants = sorted(options.variants, key=lambda name: name != "baseline")
     for runs in options.runs:
-        for name in options.variants:
+        for name in variants:
             for rho in options.rho if name != "baseline" else (0.0,):
                 what = {"observations": observations, "runs": runs, "variant": name, "rho": rho}
-                yield what, with_penalty(config, rho or 0.5, VARIANTS[name])
+                yield what, with_penalty(config, rho, VARIANTS[name])
 
 
 def compiled(programs: Iterable[Callable[[], Program]], jobs: int) -> Iterator[Program]:
@@ -117,16 +123,25 @@ def compiled(programs: Iterable[Callable[[], Program]], jobs: int) -> Iterator[P
             yield from list(pool.map(lambda make: make(), programs))
 
 
-def main(options: Options) -> list[dict]:
-    """Measure, print and write."""
-    if options.jobs < 1:
-        raise ConfigError(f"jobs: {options.jobs} is not allowed; it must be at least 1")
+def check(options: Options) -> None:
+    """Refuse what cannot be measured."""
+    runs = min(options.runs, default=0)
+    numbers = {"runs": runs, "updates": options.updates, "repeats": options.repeats, "jobs": options.jobs}
+    for name, value in numbers.items():
+        if value < 1:
+            raise ConfigError(f"{name}: {value} is not allowed; it must be at least 1")
     for name in options.variants:
         if name not in VARIANTS:
             raise ConfigError(f"variants: {name!r} is not allowed; it must be one of {', '.join(VARIANTS)}")
+
+
+def main(options: Options) -> list[dict]:
+    """Measure, print and write."""
+    check(options)
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
     config = with_presets(Config(task="walker-walk"), options.preset or fitting)
     spaces = pixel_spaces(WALKER.actions) if options.pixels else WALKER
+    listed = list(cases(options, config))
     peak = product_rate(config.agent.compute)
     rows = []
     record = {
@@ -135,9 +150,9 @@ def main(options: Options) -> list[dict]:
         "product_tflops": peak / 1e12,
         "rows": rows,
     }
-    options.out.mkdir(parents=True, exist_ok=True)
-    path = options.out / ("update-pixels.json" if options.pixels else "update.json")
-    listed = list(cases(options, config))
+    name = options.name or ("update-pixels" if options.pixels else "update")
+    path = options.out / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
     programs = (
         partial(Program, changed, spaces, runs=what["runs"], updates=options.updates)
         for what, changed in listed
@@ -147,7 +162,8 @@ def main(options: Options) -> list[dict]:
         result = measure(program, options.repeats, peak)
         if what["variant"] == "baseline":
             baselines[what["runs"]] = result["ms"]
-        rows.append({**what, "ratio": result["ms"] / baselines.get(what["runs"], float("nan")), **result})
+        baseline = baselines.get(what["runs"])
+        rows.append({**what, "ratio": result["ms"] / baseline if baseline else None, **result})
         print(json.dumps(rows[-1]), flush=True)
         path.write_text(json.dumps(record, indent=2) + "\n")
     Console().print(_table(rows))
@@ -164,7 +180,7 @@ def _table(rows: Sequence[dict]) -> Table:
             f"{row['rho']:g}",
             f"{row['ms']:.3f}",
             f"{row['spread']:.3f}",
-            f"{row['ratio']:.3f}",
+            "" if row["ratio"] is None else f"{row['ratio']:.3f}",
             f"{row['compile_seconds']:.1f}",
             f"{row['temporary_GiB']:.2f}",
             f"{row['kernels']:,.0f}",

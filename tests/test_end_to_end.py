@@ -1,8 +1,11 @@
 """The arithmetic of benchmarks/end_to_end.py on made-up measurements."""
 
+import json
+import re
+
 import pytest
 
-from gpld.config import Config
+from gpld.config import Config, ConfigError
 from tests import scripts
 
 
@@ -11,11 +14,15 @@ def benchmark():
     return scripts.load("benchmarks/end_to_end.py")
 
 
-def test_what_follows_from_the_measurements(benchmark):
+@pytest.fixture(scope="module")
+def row(benchmark):
     """The paper's run, 16 environments and 8 updates an iteration: 8 runs at 2 ms per update and run."""
     loop = {"iterations": 100, "updates": 800, "seconds": 14.0, "parts_ms": {}}
     saving = {"stopped": 2.0, "stopped_when_full": 10.0}
-    row = benchmark.summarize(Config("walker-run"), 8, loop, 0.016, 3.125, saving, 60.0)
+    return benchmark.summarize(Config("walker-run"), 8, loop, 0.016, 3.125, saving, 60.0)
+
+
+def test_what_follows_from_the_measurements(row):
     iteration = 0.140 + 3.125 * 16 / 5000
     assert row["evaluation_ms_per_iteration"] == pytest.approx(10.0)
     assert row["checkpoint_share"] == pytest.approx(0.01)  # 6 s in ten minutes
@@ -45,3 +52,30 @@ def test_half_of_the_runs_are_baselines(benchmark, tmp_path):
     names = [member.name for member in benchmark.members_of(Config("walker-run"), 4, tmp_path)]
     assert names == ["gpld-seed0", "gpld-seed1", "dreamerv3-seed0", "dreamerv3-seed1"]
     assert [m.name for m in benchmark.members_of(Config("walker-run"), 1, tmp_path)] == ["gpld-seed0"]
+
+
+def test_the_file_is_named_as_asked_and_does_not_tell_where_it_was(benchmark, row, tmp_path, monkeypatch):
+    monkeypatch.setattr(benchmark, "measure", lambda *_: row)
+    benchmark.main(benchmark.Options(runs=(8,), name="end_to_end-2.5", out=tmp_path))
+    (path,) = tmp_path.iterdir()
+    written = json.loads(path.read_text())
+    assert path.name == "end_to_end-2.5.json"
+    assert written["rows"] == [row]
+    assert "runs=(8,)" in written["options"]
+    assert str(tmp_path) not in written["options"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"runs": (8, 0)}, "runs: 0 is not allowed; it must be at least 1"),
+        ({"devices": -1}, "devices: -1 is not allowed; it must be at least 0"),
+        ({"seconds": 0.0}, "seconds: 0 is not allowed; it must be above 0, and finite"),
+        ({"seconds": float("nan")}, "seconds: nan is not allowed; it must be above 0, and finite"),
+        ({"preset": ("13m",)}, "preset"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name_before_anything_is_written(benchmark, tmp_path, wrong, message):
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        benchmark.main(benchmark.Options(out=tmp_path, **wrong))
+    assert not list(tmp_path.iterdir())

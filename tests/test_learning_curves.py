@@ -20,7 +20,7 @@ def learning():
 
 
 def log(path: Path, *rows: dict) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
@@ -127,6 +127,24 @@ def test_writes_what_is_logged(learning, tmp_path: Path):
     assert other["returns"] == []
     assert [run["returns"] for run in returned] == [[30.5], []]
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"), [({}, "learning-walker-walk"), ({"name": "walker-2.5"}, "walker-2.5")]
+)
+def test_json_and_picture_are_named_as_asked(learning, tmp_path: Path, monkeypatch, asked, name):
+    def train_all(members):
+        for member in members:
+            log(member.folder / "metrics.jsonl", {"env_steps": 400, "updates": 100, "eval/return": 30.5})
+
+    monkeypatch.setattr(learning, "train_all", train_all)
+    monkeypatch.setattr(learning.summary, "show_all", lambda members: None)
+    runs, out = tmp_path / "runs", tmp_path / "results"
+    learning.main(learning.Options(task="walker-walk", seeds=1, runs=runs, out=out, **asked))
+    assert {path.name for path in out.iterdir()} == {f"{name}.json", f"{name}.png"}
+    written = json.loads((out / f"{name}.json").read_text())
+    assert "task='walker-walk', seeds=1" in written["options"]
+    assert str(tmp_path) not in written["options"]
 
 
 def test_draws_published_runs_beside_ours(learning, tmp_path: Path, monkeypatch):

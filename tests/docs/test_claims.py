@@ -1,12 +1,16 @@
 """What pages repeat from elsewhere is still so: messages of the code, measured numbers, defaults, files."""
 
 import ast
+import json
 import re
+import statistics
 
 import pytest
 
 from gpld import config as options
+from gpld import results
 from gpld.config import Config
+from gpld.population import TITLES
 from gpld.training import _claim
 
 from .pages import DOCS, ROOT, blocks
@@ -55,6 +59,95 @@ def test_performance_shows_what_was_measured():
     shown = rows(DOCS / "performance.md")
     assert len(shown) >= 10
     assert shown - rows(ROOT / "results" / "README.md") == set()
+
+
+RESULTS = ROOT / "results"
+VARIANTS = {"baseline": "DreamerV3", "probes": "GPLD, closed-form probes", "exact": "GPLD, exact"}
+DREAMER, GPLD = TITLES["dreamerv3"], TITLES["gpld"]
+
+
+def table(heading):
+    """Titles and rows of the first table below a heading of results/README.md."""
+    _, below = (RESULTS / "README.md").read_text().split(f"\n{heading}\n")
+    lines = re.findall(r"(?:^\|.*\n)+", below, re.M)[0].splitlines()
+    titles, _, *cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    return titles, cells
+
+
+def update_rows(path):
+    """What the table of updates says of each measurement in a file."""
+    measured = [
+        row
+        for row in json.loads(path.read_text())["rows"]
+        if row["observations"] == "states" and row["variant"] in VARIANTS
+        if row["rho"] in (0.0, 0.5) and row["ratio"] is not None
+    ]
+    baselines = {row["runs"]: row["ms"] for row in measured if row["variant"] == "baseline"}
+    for row in measured:
+        more = ["", ""]
+        if row["variant"] != "baseline":
+            more = [f"{row['ratio']:.3f}", f"{row['ms'] - baselines[row['runs']]:.3f}"]
+        times = [f"{row['ms']:.3f}", f"{row['spread']:.3f}", *more]
+        size = [f"{row['kernels']:,.0f}", f"{row['temporary_GiB']:.2f}"]
+        yield [str(row["runs"]), VARIANTS[row["variant"]], *times, *size]
+
+
+def test_updates_took_as_long_as_the_table_says():
+    measured = [row for path in RESULTS.glob("update*.json") for row in update_rows(path)]
+    _, shown = table("## One update on an NVIDIA H200")
+    assert len(shown) >= 11
+    assert [row for row in shown if row not in measured] == []
+
+
+def curves(name, method, learning_rate):
+    """Returns by thousands of env steps of each run in a file of results."""
+    runs = json.loads((RESULTS / f"learning-{name}.json").read_text())["runs"]
+    return [
+        {round(steps, -3): value for steps, value in zip(run["env_steps"], run["returns"], strict=True)}
+        for run in runs
+        if (run["method"], run["learning_rate"]) == (method, learning_rate)
+    ]
+
+
+def published(task):
+    """The same of the published runs."""
+    runs = results.published().query("task == @task").groupby("seed")
+    return [dict(zip(run["env_steps"], run["return"], strict=True)) for _, run in runs]
+
+
+def cell(runs, env_steps):
+    """Mean, smallest and largest return; that of a single run; nothing where runs had ended."""
+    values = [run[env_steps] for run in runs if env_steps in run]
+    if len(values) < 2:
+        return "".join(f"{value:.0f}" for value in values)
+    return f"{statistics.mean(values):.0f} ({min(values):.0f} to {max(values):.0f})"
+
+
+def assert_learned(heading, columns):
+    (_, *titles), shown = table(heading)
+    for title, runs in zip(titles, columns, strict=True):
+        assert f", {len(runs)} seed" in title
+    env_steps = range(10_000, 100_001, 10_000)
+    assert shown == [[f"{steps:,}", *(cell(runs, steps) for runs in columns)] for steps in env_steps]
+
+
+def test_cartpole_learned_what_the_table_says():
+    ours = "cartpole-swingup"
+    columns = [curves(ours, DREAMER, 4e-5), curves(ours, GPLD, 4e-5), published("cartpole-swingup")]
+    assert_learned("## Learning, against the published curves", columns)
+
+
+def test_walkers_learned_what_the_table_says():
+    same_options, four_envs = "walker-walk-published", "walker-walk-4-envs"
+    columns = [
+        curves(same_options, DREAMER, 1e-4),
+        curves(four_envs, DREAMER, 1e-4),
+        curves(four_envs, DREAMER, 2e-4),
+        curves(same_options, GPLD, 1e-4),
+        curves(four_envs, GPLD, 2e-4),
+        published("walker-walk"),
+    ]
+    assert_learned("### walker-walk", columns)
 
 
 def test_symbols_have_the_defaults_of_the_options():
