@@ -58,9 +58,12 @@ def symexp_bins(count: int) -> Float[Array, " bins"]:
 def twohot_mean(logits: Float[Array, "*N bins"]) -> Float[Array, "*N"]:
     """Mean of the distribution; bins of opposite sign are paired, so that uniform logits give exactly 0."""
     count = _odd(logits)
-    probs = jax.nn.softmax(logits[..., :count].astype(jnp.float32))
-    upper, lower = probs[..., count // 2 + 1 :], probs[..., count // 2 - 1 :: -1]
-    return jnp.sum((upper - lower) * jnp.broadcast_to(_positive(count), upper.shape), axis=-1)
+    wide = logits[..., :count].astype(jnp.float32)
+    wide = wide - jax.lax.stop_gradient(jnp.max(wide, axis=-1, keepdims=True))
+    # Both of a pair in one loop: where XLA cuts a row into vectors and a rest, these round differently.
+    upper, lower = jnp.exp(wide[..., count // 2 + 1 :]), jnp.exp(wide[..., count // 2 - 1 :: -1])
+    total = jnp.sum(upper + lower, axis=-1) + jnp.exp(wide[..., count // 2])
+    return jnp.sum((upper - lower) * jnp.broadcast_to(_positive(count), upper.shape), axis=-1) / total
 
 
 @jax.custom_vjp

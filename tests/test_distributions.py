@@ -35,6 +35,15 @@ def test_golden_uniform_logits_predict_exactly_zero(heads):
     np.testing.assert_array_equal(d.twohot_mean(logits), expected)
 
 
+@pytest.mark.usefixtures("optimized")
+@pytest.mark.parametrize("bins", [15, 41, 63, 255])
+def test_symmetric_logits_predict_exactly_zero_however_they_are_compiled(bins):
+    half = np.random.default_rng(0).normal(size=(64, bins // 2)).astype(np.float32)
+    logits = np.concatenate([half, np.zeros((64, 1), np.float32), half[:, ::-1]], axis=1)
+    np.testing.assert_array_equal(jax.jit(d.twohot_mean)(logits), 0)
+    np.testing.assert_array_equal(jax.jit(lambda x: jax.lax.map(d.twohot_mean, x))(logits), 0)
+
+
 def test_golden_continue(heads):
     logit = heads["con/logit"]
     assert_close(jax.nn.sigmoid(logit), heads["con/prob"], 1e-5)
