@@ -146,6 +146,9 @@ def parse_train(arguments: Sequence[str], beneath: Sequence[str] = ()) -> TrainO
         raise ConfigError(f"devices: {options.devices} is not allowed; it must be at least 0")
     if options.distributed and not 0 <= options.distributed[1] < options.distributed[2]:
         raise ConfigError(f"distributed: {options.distributed!r} is not allowed; INDEX must be in [0, COUNT)")
+    if options.distributed and not re.fullmatch(r".+:\d+", options.distributed[0]):
+        allowed = "HOST:PORT, such as localhost:1234"
+        raise ConfigError(f"distributed: {options.distributed[0]!r} is not allowed; it must be {allowed}")
     for member in options.members:
         validate(member.config)
     return options

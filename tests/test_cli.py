@@ -2,6 +2,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from shlex import split
@@ -163,6 +164,14 @@ def test_several_runs_are_beside_each_other_in_the_folder_named():
         ("--seeds 5000000000", "seed: 5000000000 is not allowed; it must be in [0, 4294967295]"),
         ("--devices -1", "devices: -1 is not allowed; it must be at least 0"),
         (
+            "--distributed host:1 2 2",
+            "distributed: ('host:1', 2, 2) is not allowed; INDEX must be in [0, COUNT)",
+        ),
+        (
+            "--distributed host 0 2",
+            "distributed: 'host' is not allowed; it must be HOST:PORT, such as localhost:1234",
+        ),
+        (
             "--method both --agent.penalty.posterior 0",
             "agent.penalty.posterior: 0.0 is not allowed with method gpld; it or agent.penalty.prior must be "
             "above 0",
@@ -189,6 +198,93 @@ def test_several_runs_are_trained_together_and_summed_up(monkeypatch, capsys, tm
     (members, devices), shown = asked
     assert ([member.name for member in members], devices) == (["gpld-seed0", "gpld-seed1"], 2)
     assert shown == members
+
+
+# Several processes
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """What `gpld train` asks JAX and the training for, in their order."""
+    found = []
+
+    def train_all(members, *, devices):
+        found.append(("train", *[member.name for member in members]))
+        return [Result(member.folder, 100, finished=True) for member in members]
+
+    def devices():
+        found.append(("devices",))
+        return [Device("cpu", "cpu")]
+
+    monkeypatch.setattr("jax.distributed.initialize", lambda *where: found.append(("initialize", *where)))
+    monkeypatch.setattr("jax.devices", devices)
+    monkeypatch.setattr("gpld.training.train_all", train_all)
+    monkeypatch.setattr("gpld.training.summary.show", lambda *run, films: found.append(("show",)))
+    monkeypatch.setattr("gpld.training.summary.show_all", lambda members: found.append(("show", *members)))
+    return found
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_processes_train_each_of_several_runs_once_and_never_talk(calls, count):
+    arguments = ["train", *split("walker-run --seeds 0..2 --method both --distributed host:1")]
+    shares = []
+    for index in range(count):
+        assert cli.main([*arguments, str(index), str(count)]) == 0
+        shares += [call[1:] for call in calls if call[0] == "train"]
+        assert "initialize" not in [call[0] for call in calls]
+        calls.clear()
+    names = [f"{method}-seed{seed}" for method in ("gpld", "dreamerv3") for seed in range(3)]
+    assert sorted(name for share in shares for name in share) == sorted(names)
+    assert len(shares) == min(count, len(names))
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_processes_that_share_a_run_meet_before_they_look_at_devices(calls, index):
+    assert cli.main(["train", *split(f"walker-run --seed 3 --distributed host:1 {index} 2")]) == 0
+    shown = [("show",)] if index == 0 else []
+    meeting = ("initialize", "host:1", 2, index)
+    assert calls == [meeting, ("devices",), ("train", "walker-run-seed3"), *shown]
+
+
+def test_a_mistake_is_told_before_processes_meet(calls, capsys):
+    assert cli.main(["train", *split("walker-run --agent.penalty.rho 2 --distributed host:1 0 2")]) == 2
+    assert "agent.penalty.rho" in capsys.readouterr().err
+    assert calls == []
+
+
+SAY_WHO = """
+import sys, jax
+from gpld import cli, training
+from gpld.training import summary
+
+def train_all(members, *, devices):
+    print(jax.process_index(), "of", jax.process_count(), [member.name for member in members])
+    return [training.Result(member.folder, 100, finished=True) for member in members]
+
+training.train_all = train_all
+summary.show = lambda *run, films: None
+sys.exit(cli.main(["train", *sys.argv[1:]]))
+"""
+
+
+def test_processes_really_meet():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        where = f"localhost:{free.getsockname()[1]}"
+    command = [sys.executable, "-c", SAY_WHO, "walker-run", "--distributed", where]
+    processes = [
+        subprocess.Popen([*command, str(index), "2"], stdout=subprocess.PIPE, text=True) for index in range(2)
+    ]
+    try:
+        said = [process.communicate(timeout=120)[0].splitlines()[-1] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert said == [f"{index} of 2 ['walker-run-seed0']" for index in range(2)]
+
+
+# Mistakes
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,7 @@ PRESETS: Mapping[str, Preset] = {
         {"env": {"pixels": True}, "agent": {"penalty": {"start": 100_000, "floor": 0.01}}},
     ),
     "published": Preset(
-        "near DreamerV3's published curves of 2023: 4 environments, other sizes and rates",
+        "near DreamerV3's published curves: 4 environments, other sizes and rates",
         {
             "env": {"count": 4},
             "replay": {"online": False},

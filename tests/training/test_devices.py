@@ -42,16 +42,18 @@ def run(folder, *specs, devices=4, **more):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """Four runs spread over four devices, one run whose batches four share, and four on this one."""
+    """Four runs on four devices, three on two, one whose batches four share, and four on this one."""
     folder = tmp_path_factory.mktemp("devices")
-    with run(folder, "spread=4x4", "shared=1x4") as process:
+    with run(folder, "spread=4x4", "uneven=3x2", "shared=1x4") as process:
         train_all(members(folder / "one", 4), task=Pole)
         train_all(members(folder / "alone", 1), task=Pole)
         said, _ = process.communicate(timeout=300)
     assert process.returncode == 0, said
     assert '["spread", 4, [true, true, true, true]]' in said
+    assert '["uneven", 4, [true, true, true]]' in said
     assert '["shared", 4, [true]]' in said
     assert "on each of 4 devices" in said
+    assert "on each of 2 devices" in said
     return folder
 
 
@@ -64,13 +66,24 @@ def assert_agree(one, two):
             assert x == pytest.approx(y, rel=1e-3, abs=1e-4 if x["updates"] <= 3 else 0.05)
     ours, theirs = arrays_of(one, Pole), arrays_of(two, Pole)
     assert ours.keys() == theirs.keys()
-    for path, values in ours.items():
-        if "model" in path or "replay" in path:
-            np.testing.assert_allclose(values.astype(float), theirs[path].astype(float), rtol=0, atol=1e-3)
+    rate = one[0].config.agent.optimizer.learning_rate
+    for path in ours:
+        x, y = ours[path].astype(float), theirs[path].astype(float)
+        if ".optimizer" in path and ".average" in path:
+            assert np.linalg.norm(x - y) < 0.01 * np.linalg.norm(y), path
+        elif ".model" in path:
+            # 63 updates move a parameter by up to 63 learning rates.
+            np.testing.assert_allclose(x, y, rtol=0, atol=10 * rate, err_msg=path)
+        elif "replay" in path:
+            np.testing.assert_allclose(x, y, rtol=0, atol=1e-3, err_msg=path)
 
 
 def test_runs_spread_over_devices_are_those_on_one(trained):
     assert_agree(members(trained / "spread", 4), members(trained / "one", 4))
+
+
+def test_runs_that_devices_cannot_share_evenly_are_those_on_one(trained):
+    assert_agree(members(trained / "uneven", 3), members(trained / "one", 4)[:3])
 
 
 def test_a_run_whose_batches_are_shared_is_that_on_one_device(trained):
