@@ -59,11 +59,10 @@ def twohot_mean(logits: Float[Array, "*N bins"]) -> Float[Array, "*N"]:
     """Mean of the distribution; bins of opposite sign are paired, so that uniform logits give exactly 0."""
     count = _odd(logits)
     wide = logits[..., :count].astype(jnp.float32)
-    wide = wide - jax.lax.stop_gradient(jnp.max(wide, axis=-1, keepdims=True))
+    wide = wide - jax.nn.logsumexp(wide, axis=-1, keepdims=True)
     # Both of a pair in one loop: where XLA cuts a row into vectors and a rest, these round differently.
     upper, lower = jnp.exp(wide[..., count // 2 + 1 :]), jnp.exp(wide[..., count // 2 - 1 :: -1])
-    total = jnp.sum(upper + lower, axis=-1) + jnp.exp(wide[..., count // 2])
-    return jnp.sum((upper - lower) * jnp.broadcast_to(_positive(count), upper.shape), axis=-1) / total
+    return jnp.sum((upper - lower) * jnp.broadcast_to(_positive(count), upper.shape), axis=-1)
 
 
 @jax.custom_vjp
