@@ -32,9 +32,9 @@ def available(asked: int) -> int:
 def mesh_for(runs: int, batch: int, asked: int) -> Mesh | None:
     """The devices of a training, or None if JAX's first does all.
 
-    Several runs are spread over all devices, unless fewer take no longer. One run
-    shares its batches only if it is asked to, because devices then exchange gradients at every update: with
-    `asked` devices, or with other processes, of which each brings as many devices as the others.
+    Several runs are spread over all devices, unless fewer take no longer. One run shares its batches only if
+    it is asked to, because devices then exchange gradients at every update: with `asked` devices, or with
+    other processes, of which each brings as many devices as the others.
     """
     processes = jax.process_count()
     if runs > 1:
@@ -62,12 +62,8 @@ def missing(runs: int, mesh: Mesh | None) -> int:
 
 def filled(tree: T, mesh: Mesh | None) -> T:
     """Arrays of host memory with a leading run axis, with the last run as often as it has to be there."""
-
-    def fill(x: Any) -> Any:
-        return np.concatenate([x, np.repeat(x[-1:], missing(len(x), mesh), axis=0)])
-
-    runs = len(jax.tree.leaves(tree)[0])
-    return jax.tree.map(fill, tree) if missing(runs, mesh) else tree
+    again = missing(len(jax.tree.leaves(tree)[0]), mesh)
+    return jax.tree.map(lambda x: np.concatenate([x, *[x[-1:]] * again]), tree) if again else tree
 
 
 def compiled_for(config: Config, mesh: Mesh | None) -> Config:

@@ -53,8 +53,6 @@ class Training:
         configs, self.members = [member.config for member in group.members], group.members
         self._task, self._mesh = task, _devices.mesh_for(len(configs), shared.replay.batch, devices)
         self.config = _devices.compiled_for(shared, self._mesh)
-        self._again = _devices.missing(len(configs), self._mesh)
-        """How often the last run is on the devices again, which nobody reads."""
         seeds = self._on_devices([config.seed for config in configs])
         self.keys = _devices.place(Keys.of_all(seeds), self._mesh)
         with ExitStack() as stack:  # closes what was opened if something fails to open
@@ -112,7 +110,7 @@ class Training:
 
     def _on_devices(self, runs: Sequence[T]) -> list[T]:
         """What belongs to each run, as often as the run is on the devices."""
-        return [*runs, *[runs[-1]] * self._again]
+        return [*runs, *[runs[-1]] * _devices.missing(len(runs), self._mesh)]
 
     @property
     def agent_steps(self) -> int:
@@ -141,13 +139,13 @@ class Training:
         before, self.iterations = self.agent_steps, self.iterations + 1
         due = config.updates_at(self.agent_steps) - self.updates
         if self.live.replay.host:  # from which learning waits for the device
-            self._send(np.asarray(action)[: len(self.members)])
+            self._send(np.asarray(action))
         if due:
             self.live = _program.learn(config, self.live, due, self.keys.sample, self._mesh)
             self.updates += due
         if not self.live.replay.host:
             # Acting is done long before learning, so this does not wait for the updates just handed over.
-            self._send(np.asarray(action)[: len(self.members)])
+            self._send(np.asarray(action))
 
         if due and _crossed(config.log.every, self.updates - due, self.updates):
             self._log()
@@ -176,7 +174,8 @@ class Training:
         return step
 
     def _send(self, action: Float32[np.ndarray, "R N A"]) -> None:
-        """Let the environments begin their next step."""
+        """Let the environments begin their next step; what is there again acts in none."""
+        action = action[: len(self.members)]
         finite = np.isfinite(action).all(axis=(1, 2))
         if not finite.all():
             self._stop(
