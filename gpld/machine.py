@@ -8,6 +8,10 @@ GL_PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
 """Debian packages that let MuJoCo draw without a screen."""
 
 
+_JAX_KEEPS_FROM = 1.0
+"""Seconds of compilation from which JAX keeps a program unless it is told otherwise."""
+
+
 class Memory(NamedTuple):
     """Bytes in all, and bytes that can still be had."""
 
@@ -55,6 +59,10 @@ def use_compilation_cache() -> None:
 
     if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
+    least = "jax_persistent_cache_min_compile_time_secs"
+    if getattr(jax.config, least) == _JAX_KEEPS_FROM:
+        # The small programs too: a start has dozens of them, and a GPU's compiler takes its time for each.
+        jax.config.update(least, 0.0)
 
 
 def _group_limits(root: Path, membership: Path = Path("/proc/self/cgroup")) -> list[Memory]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import jax
 import pytest
+from jax.experimental.compilation_cache import compilation_cache
 
 # Silent promotion hides bugs: a missing axis or a stray float64 must fail here, not slow a run down.
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -40,6 +41,17 @@ def optimized():
 def _optimize(on: bool) -> None:
     jax.config.update("jax_disable_most_optimizations", not on)
     jax.clear_caches()
+
+
+@pytest.fixture
+def without_jax_cache():
+    """Compile everything anew. For tests of what is kept besides."""
+    folder = jax.config.values["jax_compilation_cache_dir"]
+    jax.config.update("jax_compilation_cache_dir", None)
+    compilation_cache.reset_cache()  # or it goes on with the folder
+    yield
+    jax.config.update("jax_compilation_cache_dir", folder)
+    compilation_cache.reset_cache()
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,9 @@ from gpld import agent, replay
 from gpld.agent import AgentState, Carry, Hyper, Model
 from gpld.config import AgentConfig, Config, ReplayConfig
 from gpld.replay import Choice, Record, Replay
+from gpld.training import _kept
 from gpld.training._devices import each_run, on_all, place, sharding, share_batch
+from gpld.training._kept import Kept
 from gpld.types import Batch, Latent, Spaces
 
 RunKeys = Key[Array, "R"]
@@ -76,11 +78,14 @@ def init(
 ) -> Live:
     """Fresh agents with nothing remembered. `config` is what the runs share."""
     keys = Keys.of_all([run.seed for run in runs])
+    carry = jax.eval_shape(partial(agent.init_carry, config.agent, spaces, config.env.count))
+    metrics = _kept.shapes(metric_shapes, config.agent, config.replay, spaces)
+    carry, sums = jax.tree.map(jnp.array, _zeros((carry, metrics), len(runs)))
     return Live(
         _init_agents(config.agent, spaces, mesh, place(keys.agent, mesh), place(hyper(runs), mesh)),
-        place(_repeat(agent.init_carry(config.agent, spaces, config.env.count), len(runs)), mesh),
+        place(carry, mesh),
         empty_replay(config, spaces, storage, len(runs), mesh),
-        place(_repeat(zero_sums(config, spaces), len(runs)), mesh),
+        place(sums, mesh),
     )
 
 
@@ -129,33 +134,33 @@ def empty_replay(
     config: Config, spaces: Spaces, storage: replay.Storage, runs: int, mesh: Mesh | None = None
 ) -> Replay:
     """The replay of all runs."""
+    shapes = jax.eval_shape(partial(replay.for_run, config, spaces))
     if storage == "host":
-        shapes = jax.eval_shape(partial(replay.for_run, config, spaces))
-        return jax.tree.map(lambda x: np.zeros((runs, *x.shape), x.dtype), shapes)
-    make = jax.jit(lambda: _repeat(replay.for_run(config, spaces), runs), out_shardings=sharding(mesh))
-    return make()
+        return _zeros(shapes, runs)
+    many = jax.tree.map(lambda x: jax.ShapeDtypeStruct((runs, *x.shape), x.dtype), shapes)
+    return jax.jit(lambda: jax.tree.map(jnp.zeros_like, many), out_shardings=sharding(mesh))()
 
 
-def _repeat(tree: PyTree, runs: int) -> PyTree:
-    return jax.tree.map(lambda x: jnp.repeat(x[None], runs, axis=0), tree)
+def _zeros(shapes: PyTree, runs: int) -> PyTree:
+    """Of every run, in host memory: nothing has to be compiled for them."""
+    return jax.tree.map(lambda x: np.zeros((runs, *x.shape), x.dtype), shapes)
 
 
-def zero_sums(config: Config, spaces: Spaces) -> dict[str, Float[Array, ""]]:
-    """Metrics of no updates of one run."""
+def metric_shapes(config: AgentConfig, options: ReplayConfig, spaces: Spaces) -> _kept.Shapes:
+    """Of all that an update of one run tells."""
 
-    def metrics(key):
-        state = agent.init(config.agent, spaces, key)
-        return _traced_update(config.agent, state, _example(config, spaces))[2]
+    def one(key: PRNGKeyArray) -> Sums:
+        state = agent.init(config, spaces, key)
+        return _traced_update(config, state, _example(config, options, spaces))[2]
 
-    shapes = jax.eval_shape(metrics, jax.random.key(0))
-    return {name: jnp.zeros(shape.shape, shape.dtype) for name, shape in shapes.items()}
+    return jax.eval_shape(one, jax.random.key(0))
 
 
-def _example(config: Config, spaces: Spaces) -> Batch:
+def _example(config: AgentConfig, options: ReplayConfig, spaces: Spaces) -> Batch:
     """A batch of the right shapes."""
-    sizes = config.agent.model
-    empty = replay.init(spaces, 1, config.replay.length + 1, sizes.deter, sizes.stoch, config.agent.compute)
-    return replay.sample(empty, jax.random.key(0), config.replay.batch, config.replay.length)[1]
+    sizes = config.model
+    empty = replay.init(spaces, 1, options.length + 1, sizes.deter, sizes.stoch, config.compute)
+    return replay.sample(empty, jax.random.key(0), options.batch, options.length)[1]
 
 
 def own_metrics(config: Config, names: Sequence[str]) -> list[str]:
@@ -233,14 +238,15 @@ def learn(config: Config, live: Live, updates: int, keys: RunKeys, mesh: Mesh | 
         for _ in range(updates):
             trained = _learn_once(config.agent, config.replay, mesh, trained, keys)
     else:
-        trained = _learn(config.agent, config.replay, updates, mesh, trained, keys)
+        program = _learn if mesh is None else _learn.jitted
+        trained = program(config.agent, config.replay, updates, mesh, trained, keys)
     return live._replace(agent=trained[0], replay=trained[1], sums=trained[2])
 
 
 _Trained = tuple[AgentState, Replay, Sums]
 
 
-@partial(jax.jit, static_argnums=(0, 1, 2, 3), donate_argnums=4)
+@partial(Kept, static=4)
 def _learn(
     config: AgentConfig,
     options: ReplayConfig,

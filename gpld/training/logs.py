@@ -12,6 +12,7 @@ import io
 import json
 import math
 import os
+import sys
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -171,7 +172,8 @@ class _Events:
     FLUSH_SECONDS = 15.0
 
     def __init__(self, folder: Path, suffix: str):
-        self.board = _needed("tensorboardX", "log.tensorboard", "pip install tensorboardX")
+        with _without("torch"):  # which it would load, where there is one, for seconds and in vain
+            self.board = _needed("tensorboardX", "log.tensorboard", "pip install tensorboardX")
         self._folder, self._flushed = folder, -math.inf
         with _naming(folder):
             self._events = self.board.event_file_writer.EventsWriter(str(folder / "events"), suffix)
@@ -270,6 +272,19 @@ def _needed(module: str, option: str, remedy: str) -> Any:
         raise ConfigError(
             f"{option}: needs {module}, which is not installed: {remedy}, or turn {option} off"
         ) from error
+
+
+@contextmanager
+def _without(module: str) -> Iterator[None]:
+    """Let what is imported meanwhile believe that a module is not installed, unless it is loaded already."""
+    absent = module not in sys.modules
+    if absent:
+        sys.modules[module] = None  # pyright: ignore[reportArgumentType]
+    try:
+        yield
+    finally:
+        if absent:
+            del sys.modules[module]
 
 
 @contextmanager

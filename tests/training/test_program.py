@@ -7,7 +7,7 @@ import pytest
 
 from gpld import replay
 from gpld.replay import Record
-from gpld.training import _program
+from gpld.training import _kept, _program
 from gpld.training._program import Keys
 from gpld.types import Spaces
 from tests.training.helpers import OBSERVATIONS, tiny
@@ -101,6 +101,29 @@ def test_acting_is_the_same_with_a_replay_in_host_memory():
     assert host.replay.host
     assert same(device.replay, host.replay)
     assert same(device.carry, host.carry)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("without_jax_cache")
+def test_learning_by_a_program_from_the_disk_has_the_same_bits(tmp_path, monkeypatch):
+    lives = [after(40) for _ in range(3)]
+    learned = [_program.learn(CONFIG, lives[0], 2, KEYS.sample)]
+    monkeypatch.setattr(_kept, "folder", lambda: tmp_path)
+    for live in lives[1:]:  # compiled, and from the disk
+        monkeypatch.setattr(_program._learn, "_programs", {})
+        learned.append(_program.learn(CONFIG, live, 2, KEYS.sample))
+    assert len(list(tmp_path.glob("gpld-learn-*"))) == 1
+    assert int(learned[2].agent.updates[0]) == 2
+    assert same(learned[0], learned[1])
+    assert same(learned[0], learned[2])
+
+
+def test_what_updates_tell_is_known_from_the_disk(tmp_path, monkeypatch):
+    fresh = _program.init(CONFIG, SPACES, "device", [CONFIG])
+    monkeypatch.setattr(_kept, "folder", lambda: tmp_path)
+    _program.init(CONFIG, SPACES, "device", [CONFIG])
+    monkeypatch.setattr(_program, "_traced_update", None)
+    assert same(_program.init(CONFIG, SPACES, "device", [CONFIG]), fresh)
 
 
 def test_learning_is_an_update_on_a_fresh_batch_whose_latents_are_written_back():
