@@ -1,6 +1,9 @@
 import os
 from pathlib import Path
 
+import jax
+import pytest
+
 from gpld import machine
 from gpld.machine import Memory
 
@@ -43,3 +46,15 @@ def test_the_compilation_cache_follows_the_environment(monkeypatch):
     assert machine.compilation_cache() == Path("/caches/gpld/jax")
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert machine.compilation_cache() == Path.home() / ".cache/gpld/jax"
+
+
+@pytest.mark.parametrize(("told", "kept_from"), [(1.0, 0.0), (0.5, 0.5)])
+def test_small_programs_are_kept_too_unless_jax_was_told_otherwise(told, kept_from):
+    least = "jax_persistent_cache_min_compile_time_secs"
+    before = jax.config.values[least]
+    try:
+        jax.config.update(least, told)
+        machine.use_compilation_cache()
+        assert jax.config.values[least] == kept_from
+    finally:
+        jax.config.update(least, before)

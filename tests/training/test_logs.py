@@ -4,6 +4,7 @@ import math
 import os
 import resource
 import struct
+import subprocess
 import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -283,6 +284,22 @@ def test_without_tensorboard_there_are_no_event_files(tmp_path, monkeypatch):
     with Logs(tmp_path, PLAIN, {}) as logs:
         logs.films(8, {"films/image": [np.zeros((16, 16, 3), np.uint8)]})
     assert sorted(os.listdir(tmp_path)) == [METRICS, TIMING]
+
+
+def test_tensorboard_does_not_load_pytorch(tmp_path):
+    pytest.importorskip("torch")
+    code = f"""
+import sys
+from pathlib import Path
+from gpld.config import LogConfig
+from gpld.training.logs import Logs
+with Logs(Path({str(tmp_path)!r}), LogConfig(), {{}}) as logs:
+    logs.scalars(8, 2, {{"a": 1.0}})
+assert "torch" not in sys.modules
+import torch
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert ("a", 8, 1.0) in board(tmp_path)
 
 
 @pytest.mark.parametrize(
