@@ -66,10 +66,10 @@ VARIANTS = {"baseline": "DreamerV3", "probes": "GPLD, closed-form probes", "exac
 DREAMER, GPLD = TITLES["dreamerv3"], TITLES["gpld"]
 
 
-def table(heading):
-    """Titles and rows of the first table below a heading of results/README.md."""
+def table(heading, number=0):
+    """Titles and rows of a table below a heading of results/README.md."""
     _, below = (RESULTS / "README.md").read_text().split(f"\n{heading}\n")
-    lines = re.findall(r"(?:^\|.*\n)+", below, re.M)[0].splitlines()
+    lines = re.findall(r"(?:^\|.*\n)+", below, re.M)[number].splitlines()
     titles, _, *cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
     return titles, cells
 
@@ -123,11 +123,11 @@ def cell(runs, env_steps):
     return f"{statistics.mean(values):.0f} ({min(values):.0f} to {max(values):.0f})"
 
 
-def assert_learned(heading, columns):
+def assert_learned(heading, columns, until=100_000):
     (_, *titles), shown = table(heading)
     for title, runs in zip(titles, columns, strict=True):
         assert f", {len(runs)} seed" in title
-    env_steps = range(10_000, 100_001, 10_000)
+    env_steps = range(10_000, until + 1, 10_000)
     assert shown == [[f"{steps:,}", *(cell(runs, steps) for runs in columns)] for steps in env_steps]
 
 
@@ -148,6 +148,26 @@ def test_walkers_learned_what_the_table_says():
         published("walker-walk"),
     ]
     assert_learned("### walker-walk", columns)
+
+
+def test_walkers_of_2023_learned_what_the_table_says():
+    runs = curves("walker-walk-2023", DREAMER, 1e-4)
+    columns = [runs[:4], runs[4:], published("walker-walk")]
+    assert_learned("### walker-walk with more of 2023", columns, until=60_000)
+
+
+def test_starts_took_as_long_as_the_table_says():
+    rows = json.loads((RESULTS / "start.json").read_text())["rows"]
+    _, shown = table("### From the command to the first update")
+    assert shown == [[row["cache"], f"{row['seconds']:.1f}"] for row in rows]
+
+
+@pytest.mark.parametrize(("number", "name"), [(0, "environments"), (1, "environments-h200")])
+def test_environments_were_as_fast_as_the_tables_say(number, name):
+    rates = json.loads((RESULTS / f"{name}.json").read_text())["agent_steps_per_second"]
+    (_, *tasks), rows = table("## Environments", number)
+    for backend, (_, *shown) in zip(("envpool", "dm_control"), rows, strict=True):
+        assert shown == [f"{rates[task][backend]:,.0f}" for task in tasks]
 
 
 def test_symbols_have_the_defaults_of_the_options():
