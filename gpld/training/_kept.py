@@ -2,8 +2,7 @@
 
 JAX's own cache is asked with a program's text, and to have that, Python traces and lowers it first: seven
 seconds for what eight runs learn with on a GPU. Here the question is what the text follows from: our code,
-the packages, the options, and the shapes of the arguments. Whatever goes wrong, the program is compiled as
-usual.
+the packages, the options, and the shapes of the arguments. What cannot be read is compiled as usual.
 """
 
 import contextlib
@@ -63,7 +62,7 @@ class Kept:
     def _program(
         self, static: Sequence[Any], tree: Any, leaves: Sequence[jax.Array], asked: str
     ) -> Callable[..., Sequence[jax.Array]]:
-        """From the disk, or compiled and kept there. It knows leaves alone, which need no packages."""
+        """From the disk, or compiled and kept there. It takes and gives leaves: trees cannot be kept."""
         results = jax.tree.structure(tree.unflatten(leaves)[0]).num_leaves
         path = _path(self._function.__name__, asked)
         try:
