@@ -60,7 +60,7 @@ def use_compilation_cache() -> None:
     if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
     least = "jax_persistent_cache_min_compile_time_secs"
-    if getattr(jax.config, least) == _JAX_KEEPS_FROM:
+    if least.upper() not in os.environ and jax.config.values[least] == _JAX_KEEPS_FROM:
         # The small programs too: a start has dozens of them, and a GPU's compiler takes its time for each.
         jax.config.update(least, 0.0)
 

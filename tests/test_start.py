@@ -54,11 +54,12 @@ def test_a_run_has_learned_when_it_has_logged_an_update(start, tmp_path: Path):
 
 
 def test_a_process_lives_until_its_first_update(start, tmp_path: Path, monkeypatch):
-    typed = []
+    typed, caches = [], []
 
     class Process:
-        def __init__(self, command, **_):
+        def __init__(self, command, *, env, **_):
             typed.extend(command)
+            caches.append(env["JAX_COMPILATION_CACHE_DIR"])
 
         def poll(self):
             return None
@@ -72,7 +73,8 @@ def test_a_process_lives_until_its_first_update(start, tmp_path: Path, monkeypat
     looked = iter([False, False, True])
     monkeypatch.setattr(start.subprocess, "Popen", Process)
     monkeypatch.setattr(start, "has_learned", lambda folder: next(looked))
-    assert start.seconds_to_first_update(["walker-run"], tmp_path, tmp_path) >= 2 * start.POLL_SECONDS
+    assert start.seconds_to_first_update(["walker-run"], tmp_path / "c", tmp_path) >= 2 * start.POLL_SECONDS
+    assert caches == [str(tmp_path / "c")]
     assert typed[:5] == [sys.executable, "-m", "gpld", "train", "walker-run"]
     assert typed[-2:] == ["killed", "gone"]
 

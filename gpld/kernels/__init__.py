@@ -13,7 +13,7 @@ them, `chosen` says so, and the plain functions are taken.
 """
 
 from gpld.kernels._activation import activate, activate_part, pull_activation
-from gpld.kernels._choice import chosen
+from gpld.kernels._choice import chosen, work_here
 from gpld.kernels._dream import activate_hidden, dense, dense_kept, enter, gru_blocks
 from gpld.kernels._pull import Slope, pull_draw, pull_entered, pull_gates, pull_gru, pull_hidden
 from gpld.kernels._step import Activation, draw, gru, hidden, read
@@ -48,4 +48,5 @@ __all__ = [
     "pull_twohot",
     "read",
     "twohot_mean",
+    "work_here",
 ]

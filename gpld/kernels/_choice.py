@@ -32,12 +32,14 @@ def chosen(config: AgentConfig, rows: int) -> bool:
         )
     if config.kernels == "fused" or not fits:
         return fits
-    return config.compute == "bfloat16" and not interpreted() and _work_here()
+    return config.compute == "bfloat16" and work_here()
 
 
 @cache
-def _work_here() -> bool:
-    """Whether this GPU and this JAX can make such kernels, tried with a small one."""
+def work_here() -> bool:
+    """Whether there is a GPU for which JAX can make such kernels, tried with a small one."""
+    if interpreted():
+        return False
     narrow = jax.ShapeDtypeStruct((16,), jnp.float32)
     rows = jax.ShapeDtypeStruct((16, 16), jnp.bfloat16)
     try:

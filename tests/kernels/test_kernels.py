@@ -38,27 +38,27 @@ def noisy(tree, key):
     [("9.0", True, ""), ("7.5", False, ""), ("gfx942", False, "do not work here.*gfx942")],
 )
 def test_gpus_that_cannot_run_them_get_plain_functions(monkeypatch, recwarn, capability, taken, says):
-    _choice._work_here.cache_clear()
+    _choice.work_here.cache_clear()
     monkeypatch.setattr(_choice, "interpreted", lambda: False)
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability=capability)])
     config = dataclasses.replace(CONFIG, compute="bfloat16")
     assert kernels.chosen(config, 16) == taken
     assert re.search(says, "".join(str(warning.message) for warning in recwarn))
     assert bool(recwarn) == bool(says)
-    _choice._work_here.cache_clear()
+    _choice.work_here.cache_clear()
 
 
 def test_where_triton_fails_plain_functions_are_taken(monkeypatch):
     def activate(x, bias, scale):
         raise RuntimeError("no Triton")
 
-    _choice._work_here.cache_clear()
+    _choice.work_here.cache_clear()
     monkeypatch.setattr(_choice, "interpreted", lambda: False)
     monkeypatch.setattr(_choice, "activate", activate)
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability="9.0")])
     with pytest.warns(UserWarning, match="XLA's are used instead.*no Triton"):
         assert not kernels.chosen(dataclasses.replace(CONFIG, compute="bfloat16"), 16)
-    _choice._work_here.cache_clear()
+    _choice.work_here.cache_clear()
 
 
 @pytest.mark.gpu

@@ -1,12 +1,19 @@
 """Programs that are kept on disk as they were compiled."""
 
+import os
+import subprocess
+import sys
+
 import equinox as eqx
 import jax
+import jax.monitoring
 import jax.numpy as jnp
+import jaxlib
 import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
+from gpld import kernels
 from gpld.training import _kept
 from gpld.training._kept import Kept
 
@@ -103,18 +110,43 @@ def test_another_question_has_another_answer(kept, traced, other):
     assert not same(first, second) or second.name == "b"
 
 
-@pytest.mark.parametrize("which", ["code", "packages", "flags", "settings"])
-def test_other_circumstances_have_another_answer(kept, traced, monkeypatch, setting, which):
+@pytest.mark.parametrize("process", ["the same", "another"])
+@pytest.mark.parametrize("which", ["code", "packages", "kernels", "flags", "settings"])
+def test_other_circumstances_have_another_answer(kept, traced, monkeypatch, setting, which, process):
     changes = {
-        "code": lambda: monkeypatch.setattr(_kept, "_code", lambda: "changed"),
-        "packages": lambda: monkeypatch.setattr(_kept, "version", lambda name: "99.0"),
+        "code": lambda: monkeypatch.setattr(_kept, "_CODE", "changed"),
+        "packages": lambda: monkeypatch.setattr(_kept, "_packages", lambda: ("jax 99.0",)),
+        "kernels": lambda: monkeypatch.setattr(kernels, "work_here", lambda: True),
         "flags": lambda: monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),
         "settings": lambda: setting("jax_default_matmul_precision", "highest"),
     }
-    traced()
+    first = Kept(traced.step, static=1)
+    second = first if process == "the same" else Kept(traced.step, static=1)
+    first(2, start(), jnp.float32(1))
     changes[which]()
-    traced()
+    second(2, start(), jnp.float32(1))
     assert traced.times == 2
+    assert len(list(kept.iterdir())) == 2
+
+
+def test_code_is_known_by_every_file(tmp_path):
+    for name in ("a.py", "inside/b.py"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x = 1\n")
+    digests = [_kept._digest(tmp_path)]
+    (tmp_path / "notes.txt").write_text("not code")
+    assert _kept._digest(tmp_path) == digests[0]
+    (tmp_path / "inside" / "b.py").write_text("x = 2\n")
+    digests.append(_kept._digest(tmp_path))
+    (tmp_path / "a.py").rename(tmp_path / "c.py")
+    digests.append(_kept._digest(tmp_path))
+    assert len(set(digests)) == 3
+
+
+def test_what_compiles_is_known_with_its_version():
+    assert f"jaxlib {jaxlib.__version__}" in _kept._packages()
+    assert f"equinox {eqx.__version__}" in _kept._packages()
 
 
 def test_where_caches_are_and_what_is_logged_does_not_matter(kept, traced, setting):
@@ -125,11 +157,17 @@ def test_where_caches_are_and_what_is_logged_does_not_matter(kept, traced, setti
     assert traced.times == 1
 
 
-def test_what_jax_had_itself_is_not_written_again(kept, traced, setting):
-    """On CPUs that makes programs which cannot be executed."""
+@pytest.fixture
+def jax_cache(kept, setting):
+    """JAX keeps everything, too, in a folder of its own."""
     setting("jax_compilation_cache_dir", str(kept / "own"))
     setting("jax_persistent_cache_min_compile_time_secs", 0.0)
     compilation_cache.reset_cache()
+
+
+@pytest.mark.usefixtures("jax_cache")
+def test_what_jax_had_itself_is_not_written_again(kept, traced):
+    """On CPUs that makes programs which cannot be executed."""
     first = traced()
     (file,) = kept.glob("gpld-*")
     file.unlink()
@@ -139,15 +177,39 @@ def test_what_jax_had_itself_is_not_written_again(kept, traced, setting):
     assert not list(kept.glob("gpld-*"))
 
 
-def test_a_damaged_file_is_made_anew(kept, traced):
-    first = traced()
-    (file,) = kept.iterdir()
+def test_what_jax_had_of_other_programs_does_not_matter(kept, traced):
+    def step(*arguments):
+        jax.monitoring.record_event("/jax/compilation_cache/cache_hits")  # while it is traced
+        return traced.step(*arguments)
+
+    Kept(step, static=1)(2, start(), jnp.float32(1))
+    assert len(list(kept.iterdir())) == 1
+
+
+def damage(folder):
+    (file,) = folder.glob("gpld-*")
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.warns(UserWarning, match=f"{file} cannot be used and is made anew"):
+    return file
+
+
+def test_a_damaged_file_is_made_anew(kept, traced):
+    first, file = traced(), damage(kept)
+    with pytest.warns(UserWarning, match=f"{file} cannot be used and is removed"):
         again = traced()
     assert same(first, again)
     assert same(first, traced())
     assert traced.times == 2
+
+
+@pytest.mark.usefixtures("jax_cache")
+def test_a_damaged_file_is_removed_where_jax_has_the_program(kept, traced):
+    first, file = traced(), damage(kept)
+    jax.clear_caches()
+    with pytest.warns(UserWarning, match=f"{file} cannot be used and is removed"):
+        again = traced()
+    assert same(first, again)
+    assert not file.exists()
+    assert same(first, traced())
 
 
 def test_a_folder_that_cannot_be_written_costs_time_alone(kept, traced, monkeypatch):
@@ -182,5 +244,25 @@ def test_nothing_is_kept_for_a_cpu_or_without_a_cache(tmp_path, monkeypatch, set
     assert not list(tmp_path.glob("gpld-*"))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert _kept.folder() == tmp_path
-    setting("jax_compilation_cache_dir", None)
+    setting("jax_enable_compilation_cache", False)
     assert _kept.folder() is None
+    setting("jax_enable_compilation_cache", True)
+    for elsewhere in ("gs://bucket/cache", None):
+        setting("jax_compilation_cache_dir", elsewhere)
+        assert _kept.folder() is None
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_a_second_process_learns_by_the_kept_program(tmp_path):
+    environment = {**os.environ, "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache")}
+    environment.pop("JAX_DISABLE_MOST_OPTIMIZATIONS", None)
+    command = [sys.executable, "-m", "gpld", "train", "cartpole-balance", "--preset", "nano", "gpu"]
+    metrics, written = [], []
+    for name in "ab":
+        options = ["--env-steps", "2300", "--log.every", "10", "--out", str(tmp_path / name)]
+        subprocess.run([*command, *options], env=environment, check=True)
+        metrics.append((tmp_path / name / "metrics.jsonl").read_bytes())
+        written.append({path.name: path.stat().st_mtime for path in tmp_path.glob("cache/gpld-learn-*")})
+    assert written[0]
+    assert written[0] == written[1]
+    assert metrics[0] == metrics[1]
