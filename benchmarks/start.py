@@ -39,7 +39,7 @@ class Options:
     seeds: int = 4
     """Seeds of DreamerV3, and of GPLD."""
     preset: tuple[str, ...] = ()
-    """Presets of the runs; by default the one that fits the device, as for `gpld train`."""
+    """Presets of the runs; by default 12m gpu on a GPU, nano cpu elsewhere."""
     warm: int = 2
     """Starts from the cache."""
     name: str = "start"
@@ -50,10 +50,16 @@ class Options:
 
 def arguments(options: Options) -> list[str]:
     """What is typed after `gpld train`, without a folder."""
-    preset = ["--preset", *options.preset] if options.preset else []
     # A line of metrics as soon as there is something to tell; it changes nothing that is compiled.
-    frequent = ["--log.every", "1"]
-    return [options.task, "--seeds", f"0..{options.seeds - 1}", "--method", "both", *preset, *frequent]
+    frequent, seeds = ["--log.every", "1"], f"0..{options.seeds - 1}"
+    return [options.task, "--seeds", seeds, "--method", "both", "--preset", *options.preset, *frequent]
+
+
+def fitting() -> tuple[str, ...]:
+    """Presets for this machine's device, which another process looks at: it would take a GPU's memory."""
+    code = "import jax; print(jax.default_backend())"
+    found = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
+    return ("nano", "cpu") if found.stdout.strip() == "cpu" else ("12m", "gpu")
 
 
 @contextmanager
@@ -97,6 +103,7 @@ def check(options: Options) -> None:
 
 def main(options: Options) -> list[dict[str, str | float]]:
     """Measure, print and write."""
+    options = dataclasses.replace(options, preset=options.preset or fitting())
     check(options)
     typed = arguments(options)
     rows: list[dict[str, str | float]] = []

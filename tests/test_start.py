@@ -84,6 +84,10 @@ def test_a_start_that_fails_says_why(start, tmp_path: Path):
         start.seconds_to_first_update(["walker-fly"], tmp_path / "cache", tmp_path)
 
 
+def test_a_machine_without_a_gpu_gets_small_agents(start):
+    assert start.fitting() == ("nano", "cpu")
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -32,6 +32,7 @@ SMALL = {
     "gpld quality": ["--episodes", "2", "--steps", "40"],
     "gpld theory": ["--seeds", "2"],
     "python benchmarks/environments.py": ["--tasks", "cartpole-swingup", "--seconds", "0.2"],
+    "python benchmarks/start.py": ["--seeds", "1", "--warm", "1"],
 }
 """Options that are added at the end of a command, by how it begins: of two values the later one counts."""
 
@@ -56,7 +57,7 @@ LEFT_OUT = {
     r"gpld train .+ --env\.pixels": "draws for minutes without a GPU; tests/training/test_images.py",
     r"gpld train .+ --distributed .+": "needs two machines; tests/training/test_devices.py has two processes",
     r"gpld train (.+ )?--init-from .+": "needs a run of its sizes; tests/training/test_warm_start.py has one",
-    r"python benchmarks/(update|learning|end_to_end|penalty)\.py .+": "is made for a GPU, and takes long",
+    r"python benchmarks/(update|learning|end_to_end|penalty|start)\.py .+": "is for a GPU, and takes long",
 }
 """Commands that are not run, as patterns, and why."""
 
