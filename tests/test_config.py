@@ -187,6 +187,14 @@ def test_presets_apply_from_left_to_right():
     assert with_presets(BASE, ["published", "12m"]).agent.model.deter == 2048
 
 
+def test_what_the_published_curves_are_near_to_leaves_the_agents_size():
+    config = with_presets(BASE, ["published"])
+    agent, rates = config.agent, config.agent.optimizer
+    assert (config.env.count, agent.behavior.horizon, agent.behavior.replay_value) == (4, 15, 0.0)
+    assert (agent.loss.dyn, rates.learning_rate, rates.behavior_rate) == (0.5, 1e-4, 0.3)
+    assert (agent.model, config.replay) == (BASE.agent.model, BASE.replay)
+
+
 def test_an_unknown_preset_is_refused_with_the_nearest():
     with pytest.raises(ConfigError, match="preset: 'nanno' is not a preset; did you mean nano"):
         with_presets(BASE, ["nanno"])
