@@ -237,13 +237,14 @@ def test_tensorboard_shows_pictures_beside_the_values(tmp_path):
     frames[1].save(still)
     for step in (8, 24, 24):  # again, which replaces the last
         show_pictures(tmp_path, step, {"films/film": moving, "films/frames": still})
-    found = [(v, e.step) for e in events(tmp_path) for v in e.summary.value if v.HasField("image")]
-    names = [(value.tag, step) for value, step in found]
-    assert names == [(name, step) for step in (24, 8) for name in ("films/film", "films/frames")]
-    for value, _ in found:
-        assert (value.image.width, value.image.height, value.image.colorspace) == (30, 20, 3)
-    assert found[0][0].image.encoded_image_string == moving.read_bytes()
-    assert found[1][0].image.encoded_image_string == still.read_bytes()
+    shown = [(e.step, v) for e in events(tmp_path) for v in e.summary.value if v.HasField("image")]
+    found = {(step, value.tag): value.image for step, value in shown}
+    assert len(shown) == len(found) == 4  # in any order: files of one second are sorted by their steps as text
+    for (step, name), image in found.items():
+        assert step in (8, 24)
+        assert (image.width, image.height, image.colorspace) == (30, 20, 3)
+        file = {"films/film": moving, "films/frames": still}[name]
+        assert image.encoded_image_string == file.read_bytes()
     assert board(tmp_path) == points
 
 
