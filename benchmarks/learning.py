@@ -56,6 +56,8 @@ class Options:
     """Updates before the penalty starts, if not those of the presets."""
     envs: int | None = None
     """Environments of each run, if not those of the presets."""
+    repeat: int | None = None
+    """Env steps of each action, if not those of the presets."""
     eval_every: int | None = None
     """Agent steps between evaluations, if not those of the presets."""
     seconds: float = float("inf")
@@ -115,9 +117,13 @@ def write(path: Path, about: dict, members: Sequence[Member]) -> list[dict]:
     return runs
 
 
-def draw(path: Path, task: str, runs: Sequence[dict]) -> None:
-    """Save the evaluations as a picture, beside the published runs of the task, if there are any."""
+def draw(path: Path, task: str, action_repeat: int, runs: Sequence[dict]) -> None:
+    """Save the evaluations as a picture, beside the published runs of the task, if there are any.
+
+    These are shown where they had taken as many agent steps: their actions were not repeated.
+    """
     published = results.published()
+    published["env_steps"] = published["agent_steps"] * action_repeat
     until = max(run["env_steps"][-1] for run in runs)
     published = published[(published["task"] == task) & (published["env_steps"] <= until)]
     several = len({run["learning_rate"] for run in runs}) > 1
@@ -169,6 +175,8 @@ def configured(options: Options) -> Config:
         config = override(config, {"agent": {"penalty": {"start": options.penalty_start}}})
     if options.envs is not None:
         config = override(config, {"env": {"count": options.envs}})
+    if options.repeat is not None:
+        config = override(config, {"env": {"action_repeat": options.repeat}})
     if options.eval_every is not None:
         config = override(config, {"eval": {"every": options.eval_every}})
     return config
@@ -199,7 +207,7 @@ def main(options: Options) -> None:
     config = configured(options)
     task = f"pixels-{options.task}" if config.env.pixels else options.task
     about = {"task": options.task, "observations": "64x64 images" if config.env.pixels else "states"}
-    about |= {"options": str(options), "provenance": provenance()}
+    about |= {"action_repeat": config.env.action_repeat, "options": str(options), "provenance": provenance()}
     members = members_of(config, options, options.runs / task)
     name = options.name or f"learning-{task}"
     path = options.out / f"{name}.json"
@@ -210,7 +218,7 @@ def main(options: Options) -> None:
     runs = save()
     if all(run["returns"] for run in runs):
         summary.show_all(members)
-        draw(options.out / f"{name}.png", task, runs)
+        draw(options.out / f"{name}.png", task, config.env.action_repeat, runs)
     print(f"written to {path}")
 
 

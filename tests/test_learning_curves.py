@@ -25,11 +25,13 @@ def log(path: Path, *rows: dict) -> None:
 
 
 def test_pixels_begin_to_be_penalised_when_asked(learning):
-    options = learning.Options(preset=("nano", "pixels"), penalty_start=0, horizon=5, envs=3, eval_every=7)
+    options = learning.Options(
+        preset=("nano", "pixels"), penalty_start=0, horizon=5, envs=3, repeat=1, eval_every=7
+    )
     config = learning.configured(options)
     assert (config.env.pixels, config.agent.penalty.start, config.agent.penalty.floor) == (True, 0, 0.01)
     assert (config.agent.behavior.horizon, config.eval.every) == (5, 7)
-    assert config.env.count == 3
+    assert (config.env.count, config.env.action_repeat) == (3, 1)
     unasked = learning.configured(dataclasses.replace(options, penalty_start=None))
     assert unasked.agent.penalty.start == 100_000
 
@@ -80,6 +82,7 @@ def test_all_seeds_learn_at_each_rate(learning, tmp_path: Path):
         ({"learning_rate": (2e-4, -1.0)}, "agent.optimizer.learning_rate: -1.0 is not allowed"),
         ({"penalty_start": -1}, "agent.penalty.start: -1 is not allowed"),
         ({"envs": 0}, "env.count: 0 is not allowed"),
+        ({"repeat": 0}, "env.action_repeat: 0 is not allowed"),
         ({"eval_every": -1}, "eval.every: -1 is not allowed"),
     ],
 )
@@ -149,20 +152,23 @@ def test_json_and_picture_are_named_as_asked(learning, tmp_path: Path, monkeypat
 
 def test_draws_published_runs_beside_ours(learning, tmp_path: Path, monkeypatch):
     run = {"method": "DreamerV3", "learning_rate": 0.5, "env_steps": [10_000, 30_000], "returns": [1.0, 2.0]}
-    learning.draw(tmp_path / "walker.png", "walker-walk", [run])
+    learning.draw(tmp_path / "walker.png", "walker-walk", 2, [run])
     assert (tmp_path / "walker.png").read_bytes().startswith(b"\x89PNG")
     drawn = []
     monkeypatch.setattr(learning.curve, "save_curve", lambda path, lines, title: drawn.append(lines))
-    learning.draw(tmp_path / "walker.png", "walker-walk", [run])
-    learning.draw(tmp_path / "pixels.png", "pixels-walker-walk", [run])
-    learning.draw(tmp_path / "two.png", "other-task", [run, run | {"learning_rate": 1e-4}])
-    (ours, *published), alone, two = drawn
+    learning.draw(tmp_path / "walker.png", "walker-walk", 2, [run])
+    learning.draw(tmp_path / "pixels.png", "pixels-walker-walk", 2, [run])
+    learning.draw(tmp_path / "once.png", "walker-walk", 1, [run])
+    learning.draw(tmp_path / "two.png", "other-task", 2, [run, run | {"learning_rate": 1e-4}])
+    (ours, *published), alone, (_, *by_agent_steps), two = drawn
     assert ours == ("DreamerV3", [10_000, 30_000], [1.0, 2.0]) == alone[0]
     assert len(alone) == 1
     assert [label for label, *_ in two] == ["DreamerV3, 0.5", "DreamerV3, 0.0001"]
     assert len(published) == 5
     assert {label for label, *_ in published} == {"published"}
     assert list(published[0][1]) == [10_000, 20_000, 30_000]
+    assert list(by_agent_steps[0][1]) == [5_000, 10_000, 15_000, 20_000, 25_000, 30_000]
+    assert list(by_agent_steps[0][2][:3]) == list(published[0][2])
 
 
 def test_time_runs_out(learning):

@@ -54,9 +54,9 @@ PRESETS: Mapping[str, Preset] = {
         {"env": {"pixels": True}, "agent": {"penalty": {"start": 100_000, "floor": 0.01}}},
     ),
     "published": Preset(
-        "near DreamerV3's published curves: 4 environments, slow policy and value",
+        "near DreamerV3's published curves: 4 environments, actions not repeated",
         {
-            "env": {"count": 4},
+            "env": {"count": 4, "action_repeat": 1},
             "agent": {
                 "loss": {"dyn": 0.5},
                 "behavior": {"horizon": 15, "replay_value": 0.0},

@@ -25,7 +25,12 @@ def paper_cost() -> pd.DataFrame:
 
 
 def published() -> pd.DataFrame:
-    """Published learning curves of DreamerV3, as a table of results; what is not known is empty or -1."""
+    """Published learning curves of DreamerV3, as a table of results; what is not known is empty or -1.
+
+    They count two env steps for each agent step, but the code that made them repeated actions in the first
+    episode of an environment only. So the runs that are like them have `env.action_repeat=1`, and are to be
+    compared by agent steps.
+    """
     rows = _read("dreamerv3_published.csv").assign(
         run=lambda x: "published/" + x["task"] + "/" + x["seed"].astype(str),
         study="published",

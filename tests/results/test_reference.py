@@ -1,3 +1,7 @@
+from collections import Counter
+
+import numpy as np
+
 from gpld import results
 from gpld.tasks import PROPRIO
 
@@ -25,3 +29,27 @@ def test_published_curves_are_results_like_ours(tmp_path):
     for _, run in table.groupby("run"):
         results.write(tmp_path, run)
     assert results.load(tmp_path)["return"].sum() == table["return"].sum()
+
+
+def test_the_published_runs_did_not_repeat_their_actions():
+    """Returns of pendulum-swingup are whole numbers. A point that is none is the mean of two episodes.
+
+    Four environments in step end an episode of 1,000 actions every 4 x 1,001 agent steps, twice that as env
+    steps are counted. So there are two in every fourth bin of 10,000 env steps. With actions of two env steps
+    each there would be two or three in every bin.
+    """
+    rows = results.published().query("task == 'pendulum-swingup'")
+    assert set(rows["return"] % 1) == {0.0, 0.5}
+    halves = rows[rows["return"] % 1 == 0.5]
+
+    def ends_by_bin(actions):
+        ends = 2 * 4 * (501 + (actions + 1) * np.arange(200))  # the first episode has repeated actions
+        counts = Counter((np.ceil(ends / 10_000) * 10_000).astype(int).tolist())
+        return {env_steps: counts[env_steps] for env_steps in sorted(set(rows["env_steps"]))}
+
+    ends = ends_by_bin(1000)
+    assert set(ends.values()) == {1, 2}
+    assert len(halves) == 28
+    assert all(ends[env_steps] == 2 for env_steps in halves["env_steps"])
+    assert sum(ends[env_steps] == 2 for env_steps in rows["env_steps"]) == 60  # of 245
+    assert set(ends_by_bin(500).values()) == {2, 3}
