@@ -12,7 +12,10 @@ from gpld.studies import write_report
 webdriver = pytest.importorskip("selenium.webdriver")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
 HERE = bool(CHROMIUM and DRIVER)
-pytestmark = pytest.mark.skipif(not HERE, reason="needs Debian's chromium and chromium-driver")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not HERE, reason="needs Debian's chromium and chromium-driver"),
+]
 
 
 @pytest.fixture(scope="module")
