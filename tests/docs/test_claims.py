@@ -156,6 +156,15 @@ def test_walkers_of_2023_learned_what_the_table_says():
     assert_learned("### walker-walk with more of 2023", columns, until=60_000)
 
 
+def test_small_walkers_that_do_not_repeat_learned_what_the_table_says():
+    runs = json.loads((RESULTS / "learning-walker-walk-once.json").read_text())["runs"]
+    episodes = [{int(steps): value for steps, value in run["training"].items()} for run in runs]
+    (_, title, *_), shown = table("### The published runs did not repeat their actions")
+    assert title == f"ours, {len(runs)} seeds"
+    until = sorted(episodes[0])[1:]  # the first are random
+    assert [row[:2] for row in shown] == [[f"{steps:,}", cell(episodes, steps)] for steps in until]
+
+
 def test_starts_took_as_long_as_the_table_says():
     rows = json.loads((RESULTS / "start.json").read_text())["rows"]
     _, shown = table("### From the command to the first update")
