@@ -4,9 +4,12 @@ import io
 from contextlib import redirect_stdout
 from itertools import pairwise
 
+import pytest
+
 from .pages import DOCS, blocks
 
 
+@pytest.mark.slow
 def test_the_tutorial_prints_what_it_says(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     parts = blocks(DOCS / "tutorial.md")
