@@ -13,7 +13,7 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # Compiling takes most of the tests' time, and running tiny models nearly none. Also for processes they start.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
-# One program is not compiled in parts by many threads: the tests' processes have no cores to spare, and parts cost.
+# Programs are not compiled in parts by many threads: parts cost, and the tests have no cores to spare.
 os.environ["XLA_FLAGS"] = (
     f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel_codegen_split_count=1".strip()
 )
