@@ -13,10 +13,6 @@ jax.config.update("jax_numpy_dtype_promotion", "strict")
 
 # Compiling takes most of the tests' time, and running tiny models nearly none. Also for processes they start.
 os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "true"
-# Programs are not compiled in parts by many threads: parts cost, and the tests have no cores to spare.
-os.environ["XLA_FLAGS"] = (
-    f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_parallel_codegen_split_count=1".strip()
-)
 jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent.parent / ".cache" / "jax"))
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)

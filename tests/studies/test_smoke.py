@@ -10,6 +10,8 @@ from gpld import cli, results
 from gpld.analysis import statistics
 from gpld.training import saved
 
+pytestmark = pytest.mark.slow  # minutes, for all that it compiles
+
 
 def test_every_run_is_scored_at_every_milestone(smoke):
     table = results.load(smoke)

@@ -24,7 +24,7 @@ def run(folder, *specs, devices=4, **more):
         os.environ
         | more
         | {
-            "XLA_FLAGS": f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={devices}",
+            "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices}",
             # Not that of one device: JAX tells programs for several devices from others by too little.
             "JAX_COMPILATION_CACHE_DIR": f"{jax.config.jax_compilation_cache_dir}-devices",
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.2",
