@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from gpld import behavior, kernels, world_model
 from gpld.behavior import DreamNoise, Normalizer, PolicyHead
-from gpld.config import AgentConfig
+from gpld.config import AgentConfig, ConfigError
 from gpld.distributions import FusedTwoHot, TwoHot
 from gpld.kernels import Part
 from gpld.nets import Head, aligned, joint_heads
@@ -70,6 +70,11 @@ Metrics = dict[str, Float[Array, ""]]
 
 def init(config: AgentConfig, spaces: Spaces, key: PRNGKeyArray) -> AgentState:
     """A fresh agent. The slow value starts as a copy of the value."""
+    if config.behavior.gradient == "dynamics" and spaces.discrete:
+        raise ConfigError(
+            "agent.behavior.gradient: 'dynamics' needs continuous actions, and these are discrete; "
+            "take 'reinforce'"
+        )
     state_key, world_key, policy_key, value_key = jax.random.split(key, 4)
     sizes = config.model
     feature = sizes.deter + sizes.stoch * sizes.classes
@@ -165,6 +170,9 @@ def loss(
         model.world.dynamics, model.policy, *flat, noise.dream, unroll=config.unroll, fused=fused
     )
     scores = _score_dream(model, state.slow_value, dream)
+    if config.behavior.gradient == "dynamics":
+        baseline = state.slow_value if config.behavior.slow_target else model.value
+        scores["by_action"] = behavior.pull_advantages(config, model.world, baseline, dream)
     dreamt = behavior.dream_losses(config.behavior, state.normalizer, state.hyper.entropy, **scores)
 
     value_logits, slow_logits = joint_heads([model.value, state.slow_value], seen.h, seen.z, fused=fused)

@@ -224,6 +224,10 @@ class Normal(NamedTuple):
         """The action for standard-normal `noise`."""
         return self.mean + self.std * noise
 
+    def again(self, action: Float[Array, "*N A"]) -> Float[Array, "*N A"]:
+        """A sample as it was drawn: a function of mean and standard deviation, the noise being given."""
+        return self.sample(jax.lax.stop_gradient((action - self.mean) / self.std))
+
     def log_prob(self, action: Float[Array, "*N A"]) -> Float[Array, "*N"]:
         """Log-density, summed over the action's dimensions."""
         z = (action - self.mean) / self.std

@@ -153,7 +153,8 @@ def _activations(config: Config) -> int:
 
     The factors count arrays of each width: 25 for an observed state, forwards and backwards, 4 for a hidden
     layer of a head, 6 for a two-hot distribution. They were fitted to what XLA plans on a CPU in float32 for
-    the presets nano, 1m and 12m, and differ from it by less than a tenth.
+    the presets nano, 1m and 12m, and differ from it by less than a tenth. Gradients through dreams take two
+    more arrays of all dreamt states, and those of three heads again.
     """
     model, behavior = config.agent.model, config.agent.behavior
     feature = model.deter + model.stoch * model.classes
@@ -161,9 +162,13 @@ def _activations(config: Config) -> int:
     item = jnp.dtype(config.agent.compute).itemsize
     observed = config.replay.batch * config.replay.length
     imagined = observed * (behavior.horizon + 1)
-    return observed * 25 * feature * item + imagined * (
+    total = observed * 25 * feature * item + imagined * (
         (feature + 4 * model.units * layers) * item + 6 * model.bins * 4
     )
+    if behavior.gradient == "dynamics":
+        heads = model.value_layers + model.reward_layers + model.continue_layers
+        total += imagined * ((2 * feature + 5 * model.units * heads) * item + 2 * model.bins * 4)
+    return total
 
 
 def _image_activations(config: Config, spaces: Spaces) -> int:

@@ -192,6 +192,7 @@ def test_what_the_published_curves_are_near_to_leaves_the_agents_size():
     agent, rates = config.agent, config.agent.optimizer
     assert (config.env.count, config.env.action_repeat) == (4, 1)
     assert (agent.behavior.horizon, agent.behavior.replay_value) == (15, 0.0)
+    assert agent.behavior.gradient == "dynamics"
     assert (agent.loss.dyn, rates.learning_rate, rates.behavior_rate) == (0.5, 1e-4, 0.3)
     assert (agent.model, config.replay) == (BASE.agent.model, BASE.replay)
 

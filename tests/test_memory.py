@@ -174,11 +174,19 @@ def test_runs_are_spread_over_all_devices_that_make_it_faster(runs, devices, fou
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("preset", "horizon", "spaces"),
-    [("nano", 15, WALKER), ("1m", 25, WALKER), ("1m", 5, WALKER), ("nano", 15, PIXELS), ("1m", 5, PIXELS)],
+    ("preset", "behavior", "spaces"),
+    [
+        ("nano", {"horizon": 15}, WALKER),
+        ("1m", {"horizon": 25}, WALKER),
+        ("1m", {"horizon": 5}, WALKER),
+        ("nano", {"horizon": 15}, PIXELS),
+        ("1m", {"horizon": 5}, PIXELS),
+        ("nano", {"horizon": 15, "gradient": "dynamics"}, WALKER),
+        ("1m", {"horizon": 15, "gradient": "dynamics"}, WALKER),
+    ],
 )
-def test_the_estimate_is_near_what_xla_plans(preset, horizon, spaces):
-    config = override(with_presets(PAPER, [preset]), {"agent": {"behavior": {"horizon": horizon}}})
+def test_the_estimate_is_near_what_xla_plans(preset, behavior, spaces):
+    config = override(with_presets(PAPER, [preset]), {"agent": {"behavior": behavior}})
     model, steps = config.agent.model, (config.replay.length, config.replay.batch)
     numbers = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
     flags = jax.ShapeDtypeStruct(steps, jnp.bool_)

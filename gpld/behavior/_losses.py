@@ -6,7 +6,7 @@ from jaxtyping import Array, Bool, Float
 
 from gpld.behavior._returns import dream_returns, replay_returns
 from gpld.config import BehaviorConfig
-from gpld.distributions import FusedTwoHot, Policy, TwoHot
+from gpld.distributions import FusedTwoHot, Normal, Policy, TwoHot
 
 
 class Normalizer(NamedTuple):
@@ -53,22 +53,25 @@ def dream_losses(
     policy: Policy,
     value: TwoHot | FusedTwoHot,
     slow_value: Float[Array, "S N"],
+    by_action: Float[Array, "S-1 N A"] | None = None,
 ) -> DreamLosses:
     """REINFORCE with normalised lambda-returns for the policy, two-hot regression to them for the value.
 
-    `value` describes all S states, `policy` the first S-1. The normaliser is updated before it is used.
+    `value` describes all S states, `policy` the first S-1. The normaliser is updated before it is used. With
+    `by_action`, the gradient by the actions of all advantages together, the policy follows that instead.
     """
     reward, cont, mean, slow_value = jax.lax.stop_gradient((reward, cont, value.mean(), slow_value))
     baseline = slow_value if config.slow_target else mean
-    discount = 1.0 if config.learned_discount else 1 - 1 / config.discount_horizon
-    returns = dream_returns(reward, cont, baseline, trace=config.trace, discount=discount)
-    # How likely the dream still goes on at each state.
-    weight = (jnp.cumprod(discount * cont, axis=0) / discount)[:-1]
-
+    returns, advantage, weight = advantages(config, reward, cont, baseline)
     normalizer = normalizer.follow(config, returns)
-    advantage = (returns - baseline[:-1]) / normalizer.scale(config)
-    log_prob, entropy = policy.log_prob(action), policy.entropy()
-    policy_loss = -weight * (log_prob * advantage + entropy_weight * entropy)
+    scale = normalizer.scale(config)
+    advantage, entropy = advantage / scale, policy.entropy()
+    if by_action is None:
+        policy_loss = -weight * (policy.log_prob(action) * advantage + entropy_weight * entropy)
+    else:
+        assert isinstance(policy, Normal)
+        change = jnp.sum(by_action / scale * (policy.again(action) - action), axis=-1)
+        policy_loss = -weight * (advantage + entropy_weight * entropy) - change
     # The last state has no return, and its loss is left out.
     value_loss = weight * _value_loss(config, value, jnp.pad(returns, ((0, 1), (0, 0))), slow_value)[:-1]
     metrics = {
@@ -76,7 +79,7 @@ def dream_losses(
         "return/std": returns.std(),
         "return/low": normalizer.low,
         "return/high": normalizer.high,
-        "return/scale": normalizer.scale(config),
+        "return/scale": scale,
         "value/mean": mean.mean(),
         "value/std": mean.std(),
         "value/slow_mean": slow_value.mean(),
@@ -88,6 +91,20 @@ def dream_losses(
         "dream/weight": weight.mean(),
     }
     return DreamLosses(policy_loss, value_loss, returns, normalizer, metrics)
+
+
+def advantages(
+    config: BehaviorConfig,
+    reward: Float[Array, "S N"],
+    cont: Float[Array, "S N"],
+    baseline: Float[Array, "S N"],
+) -> tuple[Float[Array, "S-1 N"], Float[Array, "S-1 N"], Float[Array, "S-1 N"]]:
+    """Returns of all but the last of S states, their advantages as they are, and the weights of these."""
+    discount = 1.0 if config.learned_discount else 1 - 1 / config.discount_horizon
+    returns = dream_returns(reward, cont, baseline, trace=config.trace, discount=discount)
+    # How likely the dream still goes on at each state.
+    weight = (jnp.cumprod(discount * cont, axis=0) / discount)[:-1]
+    return returns, returns - baseline[:-1], jax.lax.stop_gradient(weight)
 
 
 def replay_value_loss(

@@ -75,6 +75,8 @@ class BehaviorConfig:
     """Let the continue head predict the discount too, instead of multiplying by it."""
     trace: float = 0.95
     """Lambda of the lambda-returns."""
+    gradient: Literal["reinforce", "dynamics"] = "reinforce"
+    """How a policy learns: from likelier actions, or, if they are continuous, by gradients through dreams."""
     entropy: float = 3e-4
     """Weight of the policy's entropy."""
     min_std: float = 0.1

@@ -59,7 +59,7 @@ PRESETS: Mapping[str, Preset] = {
             "env": {"count": 4, "action_repeat": 1},
             "agent": {
                 "loss": {"dyn": 0.5},
-                "behavior": {"horizon": 15, "replay_value": 0.0},
+                "behavior": {"horizon": 15, "replay_value": 0.0, "gradient": "dynamics"},
                 "optimizer": {"learning_rate": 1e-4, "behavior_rate": 0.3},
             },
         },

@@ -1,7 +1,7 @@
 """The world model: what a latent state is, how it follows from the last one, and what it predicts."""
 
 from gpld.world_model._decoder import Decoder
-from gpld.world_model._dreams import Dreams
+from gpld.world_model._dreams import Dreams, pull_dream
 from gpld.world_model._encoder import STAGES, Encoder
 from gpld.world_model._loss import Prediction, predict
 from gpld.world_model._model import WorldModel
@@ -25,6 +25,7 @@ __all__ = [
     "penalties",
     "penalty_weight",
     "predict",
+    "pull_dream",
     "step_posterior",
     "write",
 ]

@@ -9,9 +9,9 @@ from jaxtyping import Array, Float, Int
 
 from gpld import kernels
 from gpld.kernels import At, Part
-from gpld.nets import BlockLinear, Head, Linear, cast
+from gpld.nets import BlockLinear, Head, Linear, cast, unrolled
 from gpld.world_model._record import empty_record, write
-from gpld.world_model._recurrence import Cell, draw, gates, gru, hidden
+from gpld.world_model._recurrence import Cell, draw, gates, gru, hidden, next_h
 from gpld.world_model._rssm import ActionIn, Dynamics, bounded, split
 
 
@@ -135,6 +135,34 @@ class Dreams(eqx.Module):
         weight, bias, record = prior.out.weight, prior.out.bias, At(states, record.step)
         z, states = kernels.draw(last, activation, weight, bias, uniform, self.unimix, record)
         return Dreaming(h, blocks, z, by_h, z @ self.by_z, states)
+
+
+def pull_dream(
+    dynamics: Dynamics,
+    feature: Float[Array, "S N F"],
+    action: Float[Array, "S-1 N A"],
+    by_feature: Float[Array, "S N F"],
+    *,
+    unroll: int = 1,
+) -> Float[Array, "S-1 N A"]:
+    """Carry gradients by the states [h, z] of a dream back to its actions, which are held to be free.
+
+    The gradient by a sampled z is that by its probabilities.
+    """
+    cell, action_in = split(dynamics, feature.dtype)
+    prior, deter = cast(dynamics.prior, feature.dtype), dynamics.hidden_norm.scale.shape[0]
+
+    def step(feature, action):
+        h = next_h(cell, feature[:, :deter], feature[:, deter:], action_in(action))
+        return _feature(h, dynamics.probs(prior(h)).reshape(h.shape[0], -1).astype(h.dtype))
+
+    def back(by_next, given):
+        feature, action, direct = given
+        by_state, by_action = jax.vjp(step, feature, action)[1](by_next)
+        return by_state + direct, by_action
+
+    given = (feature[:-1], action.astype(feature.dtype), by_feature[:-1])
+    return jax.lax.scan(back, by_feature[-1], given, reverse=True, unroll=unrolled(len(action), unroll))[1]
 
 
 def _feature(h: Float[Array, "N D"], z: Float[Array, "N KC"]) -> Float[Array, "N F"]:
