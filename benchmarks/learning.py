@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import tyro
@@ -50,6 +51,8 @@ class Options:
     """Env steps of each run."""
     horizon: int | None = None
     """Imagined steps, if not those of the presets."""
+    gradient: Literal["reinforce", "dynamics"] | None = None
+    """How the policy learns, if not as the presets have it."""
     learning_rate: tuple[float, ...] = ()
     """Learning rates, if not that of the presets: all seeds at each, in folders of their own if several."""
     penalty_start: int | None = None
@@ -171,6 +174,8 @@ def configured(options: Options) -> Config:
     config = with_presets(Config(task=options.task, env_steps=options.env_steps), options.preset)
     if options.horizon is not None:
         config = override(config, {"agent": {"behavior": {"horizon": options.horizon}}})
+    if options.gradient is not None:
+        config = override(config, {"agent": {"behavior": {"gradient": options.gradient}}})
     if options.penalty_start is not None:
         config = override(config, {"agent": {"penalty": {"start": options.penalty_start}}})
     if options.envs is not None:

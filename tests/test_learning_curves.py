@@ -26,11 +26,18 @@ def log(path: Path, *rows: dict) -> None:
 
 def test_pixels_begin_to_be_penalised_when_asked(learning):
     options = learning.Options(
-        preset=("nano", "pixels"), penalty_start=0, horizon=5, envs=3, repeat=1, eval_every=7
+        preset=("nano", "pixels"),
+        penalty_start=0,
+        horizon=5,
+        gradient="dynamics",
+        envs=3,
+        repeat=1,
+        eval_every=7,
     )
     config = learning.configured(options)
     assert (config.env.pixels, config.agent.penalty.start, config.agent.penalty.floor) == (True, 0, 0.01)
     assert (config.agent.behavior.horizon, config.eval.every) == (5, 7)
+    assert config.agent.behavior.gradient == "dynamics"
     assert (config.env.count, config.env.action_repeat) == (3, 1)
     unasked = learning.configured(dataclasses.replace(options, penalty_start=None))
     assert unasked.agent.penalty.start == 100_000

@@ -123,12 +123,12 @@ def cell(runs, env_steps):
     return f"{statistics.mean(values):.0f} ({min(values):.0f} to {max(values):.0f})"
 
 
-def assert_learned(heading, columns, until=100_000):
+def assert_learned(heading, columns, until=100_000, every=10_000):
     (_, *titles), shown = table(heading)
     for title, runs in zip(titles, columns, strict=True):
         assert f", {len(runs)} seed" in title
-    env_steps = range(10_000, until + 1, 10_000)
-    assert shown == [[f"{steps:,}", *(cell(runs, steps) for runs in columns)] for steps in env_steps]
+    rows = range(every, until + 1, every)
+    assert shown == [[f"{steps:,}", *(cell(runs, steps) for runs in columns)] for steps in rows]
 
 
 def test_cartpole_learned_what_the_table_says():
@@ -148,6 +148,13 @@ def test_walkers_learned_what_the_table_says():
         published("walker-walk"),
     ]
     assert_learned("### walker-walk", columns)
+
+
+def test_walkers_that_do_not_repeat_learned_what_the_table_says():
+    names, methods = ("walker-walk-published-once", "walker-walk-dynamics"), (DREAMER, GPLD)
+    columns = [curves(name, method, 1e-4) for name in names for method in methods]
+    columns.append([{steps // 2: x for steps, x in run.items()} for run in published("walker-walk")])
+    assert_learned("### walker-walk with actions that are not repeated", columns, until=50_000, every=5_000)
 
 
 def test_walkers_of_2023_learned_what_the_table_says():
