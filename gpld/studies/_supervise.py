@@ -80,7 +80,7 @@ class Supervisor:
         # A session of its own, lest Ctrl-C reaches it too; and no SIGUSR2, which Slurm sends to everyone.
         command = worker_command(self._folder, self._group)
         shielded = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *command]
-        self._process = subprocess.Popen(
+        process = self._process = subprocess.Popen(
             shielded,
             env=self._environment,
             stdout=log,
@@ -88,4 +88,6 @@ class Supervisor:
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
-        return self._process.wait()
+        if self._stopped.is_set():  # while it was being started
+            process.terminate()
+        return process.wait()

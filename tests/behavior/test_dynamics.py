@@ -68,7 +68,8 @@ def test_it_is_the_gradient_of_the_whole_dream(options):
     config = configured(**options)
     state, batch = shaken(config), make_batch()
     noise = agent.draw_noise(config, state.model, batch, jax.random.key(3))
-    seen = world_model.predict(config, state.model.world, batch, noise.classes).observed
+    predict = jax.jit(world_model.predict, static_argnums=0)
+    seen = predict(config, state.model.world, batch, noise.classes).observed
     h, z = (x.reshape(-1, x.shape[-1]) for x in (seen.h, seen.z))
 
     def ours(policy):
@@ -93,7 +94,10 @@ def test_nothing_but_the_policy_learns_by_it():
     noise = agent.draw_noise(configured(), state.model, batch, jax.random.key(3))
 
     def gradient(config):
-        return jax.grad(lambda model: agent.loss(config, model, state, batch, noise)[0])(state.model)
+        def total(model):
+            return agent.loss(config, model, state, batch, noise)[0]
+
+        return jax.jit(jax.grad(total))(state.model)
 
     reinforce = dataclasses.replace(configured(), behavior=BehaviorConfig(horizon=4))
     through, without = gradient(configured()), gradient(reinforce)

@@ -197,7 +197,7 @@ def test_before_its_time_limit_a_job_saves_and_asks_to_be_queued_again(tmp_path,
         time.sleep(60)
         """,
     )
-    monkeypatch.setattr(_slurm.time, "sleep", lambda _: None)
+    monkeypatch.setattr(_slurm, "GRACE_SECONDS", 0)
     group = small().groups[0]
     job = _slurm.Job(tmp_path, group, retries=0)
     endings = []

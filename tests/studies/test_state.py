@@ -1,6 +1,7 @@
 """Workers and those who watch over them, with workers that only pretend."""
 
 import os
+import subprocess
 import sys
 import textwrap
 import threading
@@ -92,6 +93,19 @@ def test_stopping_lets_the_worker_save(tmp_path, monkeypatch):
     assert endings == ["interrupted"]
     assert (tmp_path / "saved").exists()
     assert count.read_text() == "x"
+
+
+def test_a_stop_while_the_worker_is_being_started_reaches_it(tmp_path, monkeypatch):
+    pretend(monkeypatch, tmp_path, "time.sleep(60)")
+    supervisor, start = _supervise.Supervisor(tmp_path, GROUP), subprocess.Popen
+
+    def stopped_start(*args, **options):
+        process = start(*args, **options)
+        supervisor.stop()
+        return process
+
+    monkeypatch.setattr(_supervise.subprocess, "Popen", stopped_start)
+    assert supervisor.run() == "interrupted"
 
 
 def test_local_groups_take_turns_on_the_places_there_are(tmp_path, monkeypatch):
