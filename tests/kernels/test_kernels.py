@@ -209,6 +209,7 @@ def test_dreams_are_the_same():
     np.testing.assert_allclose(fused.action, plain.action, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_agent_learns_the_same_in_every_run():
     spaces = Spaces.of({"x": (3,)}, 2)
     config = Config(task="walker-walk", agent=CONFIG, replay=ReplayConfig(batch=16, length=2))

@@ -34,6 +34,7 @@ def test_the_same_numbers_give_the_same_files(tmp_path):
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
 
+@pytest.mark.slow
 def test_data_and_lambda_draw_every_mean_that_they_tabulate():
     drawn = theory.FIGURES["data"](2)
     means = drawn.data.groupby(["mdp", "estimator", "visits"])["error"].mean()

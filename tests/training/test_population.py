@@ -227,6 +227,7 @@ def test_evaluation_together_is_evaluation_alone(straight):
     assert len({tuple(own) for own in together}) == 3
 
 
+@pytest.mark.slow
 def test_replays_in_host_memory_give_the_same_runs(straight, tmp_path):
     members = crowd(tmp_path, replay={"storage": "host"})
     train_all(members, task=Pole)

@@ -211,6 +211,7 @@ def batch():
 update = jax.jit(agent.update, static_argnums=0)
 
 
+@pytest.mark.slow
 def test_reconstruction_error_halves_on_a_fixed_batch(batch):
     assert batch.obs["view"].dtype == jnp.uint8
     assert batch.obs["view"].shape == (TIME, BATCH, 32, 32, 3)
