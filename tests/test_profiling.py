@@ -142,6 +142,7 @@ def found(tmp_path_factory):
     return profiling.profile(CONFIG, SPACES, tmp_path_factory.mktemp("trace"), updates=2)
 
 
+@pytest.mark.slow
 def test_some_updates_are_profiled(found):
     assert found.trace.name.endswith(".trace.json.gz")
     assert found.updates == 2
@@ -155,6 +156,7 @@ def test_some_updates_are_profiled(found):
     assert [part.name for part in found.parts if part.count % 2] == []
 
 
+@pytest.mark.slow
 def test_the_time_goes_to_the_parts_of_the_agent(found):
     parts = {part.name: part.count for part in found.parts}
     assert {

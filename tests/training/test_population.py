@@ -363,6 +363,7 @@ def test_one_member_that_cannot_learn_stops_all_by_name(tmp_path):
     assert all(np.isfinite(line["loss/total"]) for line in (last[0], last[2]))
 
 
+@pytest.mark.slow
 def test_a_fault_is_counted_where_it_happened(tmp_path):
     def slip(env):
         raise RuntimeError("the belt slipped")
