@@ -77,7 +77,7 @@ gradients = partial(jax.value_and_grad, argnums=(1, 2, 3, 4))
 
 
 # Every example compiles programs of its own, so there are few.
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     time=st.integers(1, 6),
     batch=st.integers(1, 4),
