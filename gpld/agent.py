@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from gpld import behavior, kernels, world_model
 from gpld.behavior import DreamNoise, Normalizer, PolicyHead
 from gpld.config import AgentConfig, ConfigError
-from gpld.distributions import FusedTwoHot, TwoHot
+from gpld.distributions import FusedTwoHot, TwoHot, bernoulli_mean
 from gpld.kernels import Part
 from gpld.nets import Head, aligned, joint_heads
 from gpld.optimizer import laprop, tensor_norms
@@ -228,7 +228,7 @@ def _score_dream(model: Model, slow_value: Head, dream: behavior.Dream) -> dict[
     policy = model.policy(rows, fused=fused, known=read)
     return {
         "reward": twohot(*reward).mean(),
-        "cont": by_state(jax.nn.sigmoid(cont[0](rows, fused=fused, known=cont[1])[:, 0].astype(jnp.float32))),
+        "cont": by_state(bernoulli_mean(cont[0](rows, fused=fused, known=cont[1])[:, 0])),
         "action": dream.action,
         # All states but the last act.
         "policy": jax.tree.map(lambda x: x[:-1], by_state(policy)),

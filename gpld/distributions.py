@@ -205,6 +205,11 @@ def _twohot(below: Int[Array, "*N"], share: Float[Array, "*N"], count: int) -> F
 # Continuation: one logit.
 
 
+def bernoulli_mean(logit: Float[Array, "*N"]) -> Float[Array, "*N"]:
+    """Its probability."""
+    return jax.nn.sigmoid(logit.astype(jnp.float32))
+
+
 def bernoulli_loss(logit: Float[Array, "*N"], target: Float[Array, "*N"]) -> Float[Array, "*N"]:
     """Cross-entropy to a target probability."""
     logit = logit.astype(jnp.float32)

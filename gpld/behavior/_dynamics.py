@@ -5,7 +5,7 @@ from jaxtyping import Array, Float
 from gpld.behavior._imagination import Dream
 from gpld.behavior._losses import advantages
 from gpld.config import AgentConfig
-from gpld.distributions import TwoHot
+from gpld.distributions import TwoHot, bernoulli_mean
 from gpld.nets import Head
 from gpld.world_model import WorldModel, pull_dream
 
@@ -21,7 +21,7 @@ def pull_advantages(
     world, baseline, feature = jax.lax.stop_gradient((world, baseline, dream.feature))
 
     def total(feature):
-        cont = jax.nn.sigmoid(world.cont(feature)[..., 0].astype(jnp.float32))
+        cont = bernoulli_mean(world.cont(feature)[..., 0])
         reward, value = (TwoHot(head(feature)).mean() for head in (world.reward, baseline))
         _, advantage, weight = advantages(config.behavior, reward, cont, value)
         return jnp.sum(weight * advantage)
