@@ -5,7 +5,9 @@ import json
 import re
 import statistics
 
+import numpy as np
 import pytest
+from scipy import stats
 
 from gpld import config as options
 from gpld import results
@@ -155,6 +157,43 @@ def test_walkers_that_do_not_repeat_learned_what_the_table_says():
     columns = [curves(name, method, 1e-4) for name in names for method in methods]
     columns.append([{steps // 2: x for steps, x in run.items()} for run in published("walker-walk")])
     assert_learned("### walker-walk with actions that are not repeated", columns, until=50_000, every=5_000)
+
+
+def test_the_code_of_2023_learned_what_the_tables_say():
+    def episodes(name, method=None):
+        runs = json.loads((RESULTS / f"learning-walker-walk-{name}.json").read_text())["runs"]
+        return [
+            {4000 * round(int(steps) / 4000): value for steps, value in run["training"].items()}
+            for run in runs
+            if run.get("method") == method
+        ]
+
+    def late(runs):
+        means = (statistics.mean(x for steps, x in run.items() if 20_000 <= steps <= 40_000) for run in runs)
+        return np.array(list(means))
+
+    def p(one, two):
+        def difference(x, y, axis):
+            return x.mean(axis) - y.mean(axis)
+
+        return stats.permutation_test((one, two), difference, n_resamples=np.inf).pvalue
+
+    heading = "### walker-walk by DreamerV3's code of 2023"
+    runs, ours = episodes("code-2023"), episodes("published-once", DREAMER)
+    assert_learned(heading, [runs[:4], runs[4:], ours], until=40_000, every=4_000)
+
+    others = [{steps // 2: x for steps, x in run.items()} for run in published("walker-walk")]
+    unchanged, changed, ours, others = groups = [late(x) for x in (runs[:4], runs[4:], ours, others)]
+    _, rows = table(heading, 1)
+    for (_, count, shown, against), group in zip(rows, groups, strict=True):
+        assert count == f"{len(group)}"
+        assert shown == f"{group.mean():.0f} ({group.min():.0f} to {group.max():.0f})"
+        assert against == ("" if group is others else f"{p(group, others):.2f}")
+    old, new = np.concatenate([unchanged, others]), np.concatenate([changed, ours])
+    text = (RESULTS / "README.md").read_text()
+    assert f"differ with p {p(unchanged, changed):.2f} alone" in text
+    assert f"pay {new.mean():.0f}, nine without" in text
+    assert f"{old.mean():.0f}, p {p(old, new):.2f}." in text
 
 
 def test_walkers_of_2023_learned_what_the_table_says():
