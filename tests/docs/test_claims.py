@@ -111,10 +111,39 @@ def curves(name, method, learning_rate):
     ]
 
 
-def published(task):
-    """The same of the published runs."""
+def published(task, by="env_steps"):
+    """The same of the published runs, by the env steps that they name or by their agent steps."""
     runs = results.published().query("task == @task").groupby("seed")
-    return [dict(zip(run["env_steps"], run["return"], strict=True)) for _, run in runs]
+    return [dict(zip(run[by], run["return"], strict=True)) for _, run in runs]
+
+
+def episodes(name):
+    """Returns of training episodes by the env steps at which they end, of each run of DreamerV3 in a file."""
+    runs = json.loads((RESULTS / f"learning-{name}.json").read_text())["runs"]
+    return [
+        {int(steps): value for steps, value in run["training"].items()}
+        for run in runs
+        if run["method"] == DREAMER
+    ]
+
+
+def means(runs, start, end):
+    """The mean return of each run from some thousands of steps to others."""
+    between = [[x for steps, x in run.items() if start <= round(steps, -3) <= end] for run in runs]
+    return np.array([statistics.mean(values) for values in between])
+
+
+def of_means(values):
+    return f"{values.mean():.0f} ({values.min():.0f} to {values.max():.0f})"
+
+
+def p(one, two):
+    """How likely groups would differ so by chance: all ways to divide the runs among them."""
+
+    def difference(x, y, axis):
+        return x.mean(axis) - y.mean(axis)
+
+    return f"{stats.permutation_test((one, two), difference, n_resamples=np.inf).pvalue:.2f}"
 
 
 def cell(runs, env_steps):
@@ -155,45 +184,38 @@ def test_walkers_learned_what_the_table_says():
 def test_walkers_that_do_not_repeat_learned_what_the_table_says():
     names, methods = ("walker-walk-published-once", "walker-walk-dynamics"), (DREAMER, GPLD)
     columns = [curves(name, method, 1e-4) for name in names for method in methods]
-    columns.append([{steps // 2: x for steps, x in run.items()} for run in published("walker-walk")])
+    columns.append(published("walker-walk", by="agent_steps"))
     assert_learned("### walker-walk with actions that are not repeated", columns, until=50_000, every=5_000)
+
+    text = (RESULTS / "README.md").read_text()
+    ours, others = (means(runs, 5_000, 20_000) for runs in (columns[0], columns[-1]))
+    assert f"{ours.mean():.0f} and {others.mean():.0f} over these four points" in text
+    assert f"a permutation test gives p {p(ours, others)})" in text
+    ours, others = (means(runs, 25_000, 50_000) for runs in (columns[0], columns[-1]))
+    assert f"at 25k to 50k is {of_means(ours)}" in text
+    assert f"published one {of_means(others)}, p {p(ours, others)}." in text
 
 
 def test_the_code_of_2023_learned_what_the_tables_say():
-    def episodes(name, method=None):
-        runs = json.loads((RESULTS / f"learning-walker-walk-{name}.json").read_text())["runs"]
-        return [
-            {4000 * round(int(steps) / 4000): value for steps, value in run["training"].items()}
-            for run in runs
-            if run.get("method") == method
-        ]
-
-    def late(runs):
-        means = (statistics.mean(x for steps, x in run.items() if 20_000 <= steps <= 40_000) for run in runs)
-        return np.array(list(means))
-
-    def p(one, two):
-        def difference(x, y, axis):
-            return x.mean(axis) - y.mean(axis)
-
-        return stats.permutation_test((one, two), difference, n_resamples=np.inf).pvalue
-
     heading = "### walker-walk by DreamerV3's code of 2023"
-    runs, ours = episodes("code-2023"), episodes("published-once", DREAMER)
-    assert_learned(heading, [runs[:4], runs[4:], ours], until=40_000, every=4_000)
+    runs, ours = episodes("walker-walk-code-2023"), episodes("walker-walk-published-once")
+    columns = [runs[:4], runs[4:], ours]
+    by_thousands = [[{round(steps, -3): x for steps, x in run.items()} for run in runs] for runs in columns]
+    assert_learned(heading, by_thousands, until=40_000, every=4_000)
 
-    others = [{steps // 2: x for steps, x in run.items()} for run in published("walker-walk")]
-    unchanged, changed, ours, others = groups = [late(x) for x in (runs[:4], runs[4:], ours, others)]
+    columns.append(published("walker-walk", by="agent_steps"))
+    unchanged, changed, ours, others = late = [means(runs, 20_000, 40_000) for runs in columns]
     _, rows = table(heading, 1)
-    for (_, count, shown, against), group in zip(rows, groups, strict=True):
-        assert count == f"{len(group)}"
-        assert shown == f"{group.mean():.0f} ({group.min():.0f} to {group.max():.0f})"
-        assert against == ("" if group is others else f"{p(group, others):.2f}")
+    assert [row[1:] for row in rows] == [
+        [f"{len(group)}", of_means(group), "" if group is others else p(group, others)] for group in late
+    ]
     old, new = np.concatenate([unchanged, others]), np.concatenate([changed, ours])
     text = (RESULTS / "README.md").read_text()
-    assert f"differ with p {p(unchanged, changed):.2f} alone" in text
+    assert f"differ with p {p(unchanged, changed)} alone" in text
     assert f"pay {new.mean():.0f}, nine without" in text
-    assert f"{old.mean():.0f}, p {p(old, new):.2f}." in text
+    assert f"{old.mean():.0f}, p {p(old, new)}." in text
+    _, changed, ours, _ = (means(runs, 8_000, 16_000) for runs in columns)
+    assert f"pay {changed.mean():.0f}, ours {ours.mean():.0f}, p {p(changed, ours)}," in text
 
 
 def test_walkers_of_2023_learned_what_the_table_says():
@@ -203,12 +225,11 @@ def test_walkers_of_2023_learned_what_the_table_says():
 
 
 def test_small_walkers_that_do_not_repeat_learned_what_the_table_says():
-    runs = json.loads((RESULTS / "learning-walker-walk-once.json").read_text())["runs"]
-    episodes = [{int(steps): value for steps, value in run["training"].items()} for run in runs]
+    runs = episodes("walker-walk-once")
     (_, title, *_), shown = table("### The published runs did not repeat their actions")
     assert title == f"ours, {len(runs)} seeds"
-    until = sorted(episodes[0])[1:]  # the first are random
-    assert [row[:2] for row in shown] == [[f"{steps:,}", cell(episodes, steps)] for steps in until]
+    until = sorted(runs[0])[1:]  # the first are random
+    assert [row[:2] for row in shown] == [[f"{steps:,}", cell(runs, steps)] for steps in until]
 
 
 def test_starts_took_as_long_as_the_table_says():
