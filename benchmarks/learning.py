@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import tyro
@@ -172,19 +172,22 @@ def repeatedly(action: Callable[[], object], seconds: float) -> Iterator[None]:
 def configured(options: Options) -> Config:
     """What all runs have in common."""
     config = with_presets(Config(task=options.task, env_steps=options.env_steps), options.preset)
-    if options.horizon is not None:
-        config = override(config, {"agent": {"behavior": {"horizon": options.horizon}}})
-    if options.gradient is not None:
-        config = override(config, {"agent": {"behavior": {"gradient": options.gradient}}})
-    if options.penalty_start is not None:
-        config = override(config, {"agent": {"penalty": {"start": options.penalty_start}}})
-    if options.envs is not None:
-        config = override(config, {"env": {"count": options.envs}})
-    if options.repeat is not None:
-        config = override(config, {"env": {"action_repeat": options.repeat}})
-    if options.eval_every is not None:
-        config = override(config, {"eval": {"every": options.eval_every}})
-    return config
+    behavior = {"horizon": options.horizon, "gradient": options.gradient}
+    changes = {
+        "agent": {"behavior": behavior, "penalty": {"start": options.penalty_start}},
+        "env": {"count": options.envs, "action_repeat": options.repeat},
+        "eval": {"every": options.eval_every},
+    }
+    return override(config, asked(changes))
+
+
+def asked(changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes that are not None."""
+    return {
+        name: asked(value) if isinstance(value, dict) else value
+        for name, value in changes.items()
+        if value is not None
+    }
 
 
 def members_of(config: Config, options: Options, folder: Path) -> list[Member]:
