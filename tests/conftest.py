@@ -18,6 +18,12 @@ jax.config.update("jax_compilation_cache_dir", str(Path(__file__).parent.parent 
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
+def pytest_runtest_setup(item):
+    """Where there is no GPU, skip what needs one."""
+    if item.get_closest_marker("gpu") and jax.default_backend() != "gpu":
+        pytest.skip("needs a GPU")
+
+
 @pytest.fixture(autouse=True, scope="module")
 def few_programs():
     """Forget compiled programs before they are too many: each is mapped into memory several times.
