@@ -61,6 +61,8 @@ class Options:
     """Environments of each run, if not those of the presets."""
     repeat: int | None = None
     """Env steps of each action, if not those of the presets."""
+    train_ratio: float | None = None
+    """Replayed steps trained on for each agent step, if not those of the presets."""
     eval_every: int | None = None
     """Agent steps between evaluations, if not those of the presets."""
     seconds: float = float("inf")
@@ -176,6 +178,7 @@ def configured(options: Options) -> Config:
     changes = {
         "agent": {"behavior": behavior, "penalty": {"start": options.penalty_start}},
         "env": {"count": options.envs, "action_repeat": options.repeat},
+        "replay": {"train_ratio": options.train_ratio},
         "eval": {"every": options.eval_every},
     }
     return override(config, asked(changes))

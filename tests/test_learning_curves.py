@@ -24,7 +24,7 @@ def log(path: Path, *rows: dict) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
-def test_pixels_begin_to_be_penalised_when_asked(learning):
+def test_what_was_asked_for_is_changed_and_nothing_else(learning):
     options = learning.Options(
         preset=("nano", "pixels"),
         penalty_start=0,
@@ -32,13 +32,14 @@ def test_pixels_begin_to_be_penalised_when_asked(learning):
         gradient="dynamics",
         envs=3,
         repeat=1,
+        train_ratio=64.0,
         eval_every=7,
     )
     config = learning.configured(options)
     assert (config.env.pixels, config.agent.penalty.start, config.agent.penalty.floor) == (True, 0, 0.01)
     assert (config.agent.behavior.horizon, config.eval.every) == (5, 7)
     assert config.agent.behavior.gradient == "dynamics"
-    assert (config.env.count, config.env.action_repeat) == (3, 1)
+    assert (config.env.count, config.env.action_repeat, config.replay.train_ratio) == (3, 1, 64)
     unasked = learning.configured(dataclasses.replace(options, penalty_start=None))
     assert unasked.agent.penalty.start == 100_000
 
