@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpld.config import Config, ConfigError
+from gpld.config import Config, ConfigError, with_presets
 from gpld.population import Member
 from tests import scripts
 
@@ -42,6 +42,8 @@ def test_what_was_asked_for_is_changed_and_nothing_else(learning):
     assert (config.env.count, config.env.action_repeat, config.replay.train_ratio) == (3, 1, 64)
     unasked = learning.configured(dataclasses.replace(options, penalty_start=None))
     assert unasked.agent.penalty.start == 100_000
+    unchanged = learning.configured(learning.Options(task="cheetah-run", env_steps=4, preset=options.preset))
+    assert unchanged == with_presets(Config("cheetah-run", env_steps=4), options.preset)
 
 
 def test_each_method_has_its_own_number_of_seeds(learning, tmp_path: Path):
@@ -91,6 +93,7 @@ def test_all_seeds_learn_at_each_rate(learning, tmp_path: Path):
         ({"penalty_start": -1}, "agent.penalty.start: -1 is not allowed"),
         ({"envs": 0}, "env.count: 0 is not allowed"),
         ({"repeat": 0}, "env.action_repeat: 0 is not allowed"),
+        ({"train_ratio": 0.0}, "replay.train_ratio: 0.0 is not allowed"),
         ({"eval_every": -1}, "eval.every: -1 is not allowed"),
     ],
 )
