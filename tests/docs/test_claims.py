@@ -158,8 +158,8 @@ def cell(runs, env_steps):
     return f"{statistics.mean(values):.0f} ({min(values):.0f} to {max(values):.0f})"
 
 
-def assert_learned(heading, columns, until=100_000, every=10_000):
-    (_, *titles), shown = table(heading)
+def assert_learned(heading, columns, until=100_000, every=10_000, number=0):
+    (_, *titles), shown = table(heading, number)
     for title, runs in zip(titles, columns, strict=True):
         assert f", {len(runs)} seed" in title
     rows = range(every, until + 1, every)
@@ -251,6 +251,41 @@ def test_walkers_with_changes_undone_learned_what_the_tables_say():
     shown = f"{min(undone):.0f} to {max(undone):.0f} at 20k to 32k agent steps"
     shown += f" where the published pay {others.mean():.0f},"
     assert shown in (DOCS / "performance.md").read_text()
+
+
+REPLICATED = np.array([476.12, 661.77, 464.36, 385.73, 658.26])
+"""At 250k env steps of walker-walk: four runs of DreamerV3's code of 2026 and one of 2024's, by others."""
+
+
+def test_walkers_learned_as_replicated_ones_did():
+    heading = "### walker-walk beside DreamerV3's later code"
+    others = published("walker-walk")
+    assert_learned(
+        heading, [curves("walker-walk-250k", DREAMER, 4e-5), others], until=250_000, every=50_000, number=1
+    )
+
+    ours = means(episodes("walker-walk-250k"), 240_000, 250_000)
+    groups = [ours, REPLICATED[:4], REPLICATED, means(others, 250_000, 250_000)]
+    _, rows = table(heading)
+    assert [row[1:] for row in rows] == [
+        [f"{len(group)}", of_means(group), "" if group is ours else p(ours, group)] for group in groups
+    ]
+    text = (RESULTS / "README.md").read_text()
+    newer, older = np.round(REPLICATED[:4]), REPLICATED[4]
+    shown = "{:.0f}, {:.0f}, {:.0f} and {:.0f}, of four runs of the code of 2026".format(*newer)
+    assert f"{shown}, and {older:.0f}," in text
+    shown = [f"{group.mean():.0f}" for group in (ours, REPLICATED, groups[-1])]
+    assert "ours pay {} at 250k env steps, that code {}, the published {} |".format(*shown) in text
+
+
+def test_the_code_of_2023_with_sizes_of_today_learned_what_the_page_says():
+    code, ours = episodes("walker-walk-code-2023")[:4], episodes("walker-walk-published-once")
+    groups = [episodes("walker-walk-sizes"), ours, code, published("walker-walk", by="agent_steps")]
+    resized, ours, code, others = (means(runs, 8_000, 16_000) for runs in groups)
+    text = (RESULTS / "README.md").read_text()
+    shown = f"the four pay {of_means(resized)}, ours {of_means(ours)}, p {p(resized, ours)},"
+    assert f"{shown} and that code as it was {of_means(code)}, p {p(resized, code)}." in text
+    assert f"the published runs pay {others.mean():.0f} there" in text
 
 
 def test_walkers_of_2023_learned_what_the_table_says():
