@@ -25,6 +25,7 @@ def test_closed_form_probes_take_at_most_a_fifth_of_the_operations(benchmark):
     assert cost["closed-form exact"] < 1.5 * cost["vjp probes"]
 
 
+@pytest.mark.slow
 def test_the_benchmark_measures_every_case_and_writes_it_down(benchmark, tmp_path):
     small = {"deter": 16, "units": 8, "hidden": 8, "stoch": 2, "classes": 4, "states": 8}
     options = benchmark.Options(**small, runs=2, rho=(0.5,), targets=("joint",), repeats=1, out=tmp_path)

@@ -109,6 +109,7 @@ def test_how_often_it_is_saved_changes_nothing(straight, tmp_path):
     straight.assert_same(tmp_path, config)
 
 
+@pytest.mark.slow
 def test_evaluations_use_their_processes_again(tmp_path, monkeypatch):
     started = []
 

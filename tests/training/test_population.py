@@ -76,7 +76,7 @@ def together():
     return before, _program.learn(shared, live, 1, keys.sample)
 
 
-@pytest.mark.parametrize("run", [0, 1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.slow) for run in (1, 2))])
 def test_a_member_acts_as_alone_and_its_first_update_is_the_same_to_rounding(together, run):
     shared, live, keys = lived([crowd("")[run]])
     before, after = (of_run(tree, run) for tree in together)
@@ -196,6 +196,7 @@ def options_merged(one, two):
     }
 
 
+@pytest.mark.slow
 def test_a_member_can_be_loaded_evaluated_and_resumed_alone(straight, tmp_path):
     members = crowd(tmp_path, env_steps=800)
     train_all(members, task=Pole)
@@ -246,7 +247,7 @@ def test_how_often_and_when_they_are_saved_changes_nothing(straight, tmp_path):
     assert_same(straight, members)
 
 
-@pytest.mark.parametrize("left", [[2, 1, 2], [0, 1, 1]])
+@pytest.mark.parametrize("left", [[2, 1, 2], pytest.param([0, 1, 1], marks=pytest.mark.slow)])
 def test_a_kill_between_the_checkpoints_of_two_members(straight, tmp_path, left):
     """Some have lost their newest: all go back to the newest that every one has, or to the beginning."""
     members = crowd(tmp_path, env_steps=1000)

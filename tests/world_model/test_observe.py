@@ -133,7 +133,7 @@ def test_scans_form_no_weight_gradients():
         assert not weights & outputs
 
 
-@pytest.mark.parametrize("batch", [16, 32])
+@pytest.mark.parametrize("batch", [16, pytest.param(32, marks=pytest.mark.slow)])
 def test_kernels_do_what_the_plain_step_does(batch):
     sizes = ModelConfig(deter=64, blocks=2, hidden=32, stoch=4, classes=16, units=32)
     arguments = example(sizes, 3, batch)
