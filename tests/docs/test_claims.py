@@ -150,6 +150,14 @@ def p(one, two):
     return f"{stats.permutation_test((one, two), difference, n_resamples=np.inf).pvalue:.2f}"
 
 
+def compared(groups, reference):
+    """Rows of a table: how many runs, their mean returns, and p against one of the groups."""
+    return [
+        [f"{len(group)}", of_means(group), "" if group is reference else p(group, reference)]
+        for group in groups
+    ]
+
+
 def cell(runs, env_steps):
     """Mean, smallest and largest return; that of a single run; nothing where runs had ended."""
     values = [run[env_steps] for run in runs if env_steps in run]
@@ -209,9 +217,7 @@ def test_the_code_of_2023_learned_what_the_tables_say():
     columns.append(published("walker-walk", by="agent_steps"))
     unchanged, changed, _, others = late = [means(runs, 20_000, 40_000) for runs in columns]
     _, rows = table(heading, 1)
-    assert [row[1:] for row in rows] == [
-        [f"{len(group)}", of_means(group), "" if group is others else p(group, others)] for group in late
-    ]
+    assert [row[1:] for row in rows] == compared(late, others)
     text = (RESULTS / "README.md").read_text()
     assert f"four with and four without them differ with p {p(unchanged, changed)}." in text
     _, changed, ours, _ = (means(runs, 8_000, 16_000) for runs in columns)
@@ -267,13 +273,10 @@ def test_walkers_learned_as_replicated_ones_did():
     ours = means(episodes("walker-walk-250k"), 240_000, 250_000)
     groups = [ours, REPLICATED[:4], REPLICATED, means(others, 250_000, 250_000)]
     _, rows = table(heading)
-    assert [row[1:] for row in rows] == [
-        [f"{len(group)}", of_means(group), "" if group is ours else p(ours, group)] for group in groups
-    ]
+    assert [row[1:] for row in rows] == compared(groups, ours)
     text = (RESULTS / "README.md").read_text()
-    newer, older = np.round(REPLICATED[:4]), REPLICATED[4]
-    shown = "{:.0f}, {:.0f}, {:.0f} and {:.0f}, of four runs of the code of 2026".format(*newer)
-    assert f"{shown}, and {older:.0f}," in text
+    shown = "{:.0f}, {:.0f}, {:.0f} and {:.0f}, of four runs of the code of 2026, and {:.0f},"
+    assert shown.format(*REPLICATED) in text
     shown = [f"{group.mean():.0f}" for group in (ours, REPLICATED, groups[-1])]
     assert "ours pay {} at 250k env steps, that code {}, the published {} |".format(*shown) in text
 
