@@ -29,7 +29,9 @@ from gpld.training.score import Score
 
 def main() -> None:
     """Train, score, measure."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study", help="name of a study, or the path of its file")
     parser.add_argument("task", help="one of its tasks")
     parser.add_argument("--out", type=Path, required=True, help="folder of the study")
@@ -73,7 +75,9 @@ def _scores(trained: list[Trained], episodes: int) -> list[Score]:
     configs = [one.config for one in trained]
     stack = partial(jax.tree.map, lambda *x: jax.numpy.stack(x) if eqx.is_array(x[0]) else x[0])
     keys = stack(*[jax.random.key(0) for _ in trained])
-    returns = evaluate_all(configs, stack(*[one.model for one in trained]), episodes=episodes, number=0, keys=keys)
+    returns = evaluate_all(
+        configs, stack(*[one.model for one in trained]), episodes=episodes, number=0, keys=keys
+    )
     return [
         Score(one.config.task, one.env_steps, one.updates, 0, own)
         for one, own in zip(trained, returns, strict=True)

@@ -1,0 +1,361 @@
+"""A study's results as a folder of small text files, to be committed, read anywhere and read by people.
+
+    runs.json         the study's definition, and the options, versions and device of every run
+    evaluations.csv   one row for each run and evaluation while training
+    training.csv      one row for each run and end of training episodes
+    scores.csv        one row for each run, scored checkpoint and episode
+    sensitivity.csv   one row for each run, measured checkpoint, map and length of a step
+    quality.csv       one row for each run, measured checkpoint and number of steps ahead
+
+A run is known by its task, method and seed. Tables are checked whenever they are read. Refused by name are:
+a missing column, a row that is there twice, a run that `runs.json` lacks, and one whose options differ from
+those of its method.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gpld import config as options
+from gpld.config import Config, ConfigError
+from gpld.results._collect import seconds_at
+from gpld.results._scores import read_scores
+from gpld.training import logs, provenance, saved
+
+RUNS = "runs.json"
+KEY = ("task", "method", "seed")
+"""Columns that tell runs apart."""
+
+TABLES: Mapping[str, tuple[str, ...]] = {
+    "evaluations": ("env_steps", "updates", "return", "return_std", "episodes", "seconds"),
+    "training": ("env_steps", "updates", "return", "episodes"),
+    "scores": ("env_steps", "updates", "episode", "return"),
+    "sensitivity": (
+        *("env_steps", "updates", "map", "magnitude"),
+        *("length", "kl", "total_variation", "jacobian"),
+    ),
+    "quality": ("env_steps", "updates", "ahead", "latent", "reward", "observation", "count"),
+}
+"""Columns of each table after those of `KEY`."""
+
+_WITHIN = {"scores": ("episode",), "sensitivity": ("map", "magnitude"), "quality": ("ahead",)}
+"""What tells the rows of one run and env step apart."""
+_COUNTS = ("seed", "env_steps", "updates", "episodes", "episode", "ahead")
+_TEXTS = ("task", "method", "map")
+_OWN = ("task", "seed")
+"""Options in which runs of one method may differ."""
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """What is known about a run besides its numbers."""
+
+    task: str
+    method: str
+    seed: int
+    options: Mapping[str, Any]
+    """Every option by its dotted name."""
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Code, versions, device and command of its last start."""
+
+    @property
+    def name(self) -> str:
+        """How messages call it."""
+        return f"{self.task}, {self.method}, seed {self.seed}"
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Tells it from other runs."""
+        return self.task, self.method, self.seed
+
+
+@dataclass(frozen=True)
+class Tables:
+    """The results of a study, checked."""
+
+    study: Mapping[str, Any]
+    """The study's definition when they were made."""
+    runs: tuple[RunRecord, ...]
+    evaluations: pd.DataFrame
+    training: pd.DataFrame
+    scores: pd.DataFrame
+    sensitivity: pd.DataFrame
+    quality: pd.DataFrame
+
+    @property
+    def tables(self) -> dict[str, pd.DataFrame]:
+        """All tables by name."""
+        return {name: getattr(self, name) for name in TABLES}
+
+    def rows(self) -> pd.DataFrame:
+        """Evaluations and scores as `results.load` gives them."""
+        by_checkpoint = self.scores.groupby([*KEY, "env_steps", "updates"], sort=False)["return"]
+        scored = by_checkpoint.agg(["mean", lambda x: x.std(ddof=0), "size"]).reset_index()
+        scored.columns = [*KEY, "env_steps", "updates", "return", "return_std", "episodes"]
+        found = pd.concat(
+            [self.evaluations.assign(kind="evaluation"), scored.assign(kind="score", seconds=float("nan"))],
+            ignore_index=True,
+        )
+        about = {run.key: run for run in self.runs}
+        keys = list(found[[*KEY]].itertuples(index=False, name=None))
+        repeat = [int(about[key].options["env.action_repeat"]) for key in keys]
+        return found.assign(
+            run=["/".join((task, method, f"seed{seed}")) for task, method, seed in keys],
+            study=self.study["name"],
+            hyperparameters=[_hyperparameters(about[key].options) for key in keys],
+            agent_steps=found["env_steps"] // repeat,
+            version=[_version(about[key].provenance) for key in keys],
+        )
+
+    def measured(self, name: str) -> pd.DataFrame:
+        """The rows of a measurement of trained agents (`sensitivity`, `quality`), with a column `run`."""
+        rows = self.tables[name]
+        return rows.assign(run=rows["task"] + "/" + rows["method"] + "/seed" + rows["seed"].astype(str))
+
+
+def collect_tables(study: Mapping[str, Any], folders: Mapping[tuple[str, str, int], Path]) -> Tables:
+    """The tables of a study's runs, by task, method and seed, out of their folders."""
+    records, parts = [], {name: [] for name in TABLES}
+    for (task, method, seed), folder in folders.items():
+        flat = _plain(options.flat(options.load(folder / saved.CONFIG)))
+        records.append(RunRecord(task, method, seed, flat, _last_start(folder)))
+        for name, rows in _rows_of(folder).items():
+            key = dict(zip(KEY, (task, method, seed), strict=True))
+            parts[name].append(rows.assign(**key)[[*KEY, *TABLES[name]]])
+    tables = {name: _joined(name, own) for name, own in parts.items()}
+    return check(Tables(study, tuple(records), **tables), "the study's runs")
+
+
+def merge(old: Tables, new: Tables) -> Tables:
+    """Both together, by the definition of the newer. A run that both have must be the same in both."""
+    shared = {run.key for run in old.runs} & {run.key for run in new.runs}
+    for run in new.runs:
+        if run.key in shared:
+            for name in TABLES:
+                before, after = (_of(tables.tables[name], run) for tables in (old, new))
+                if len(before) and len(after) and not _equal(before, after):
+                    raise ConfigError(
+                        f"results: {run.name} is there with other numbers ({name}.csv); results are never "
+                        "replaced: remove the run by hand if it is wrong"
+                    )
+    kept = [run for run in old.runs if run.key not in shared]
+    joined = {}
+    for name in TABLES:
+        before, after = old.tables[name], new.tables[name]
+        newer = set(after[[*KEY]].itertuples(index=False, name=None))
+        stays = [key not in newer for key in before[[*KEY]].itertuples(index=False, name=None)]
+        joined[name] = _joined(name, [before.loc[stays], after])
+    return check(Tables(new.study, (*kept, *new.runs), **joined), "the results together")
+
+
+def write_tables(tables: Tables, folder: Path | str) -> list[Path]:
+    """Write all files of a folder, each in one move; their paths."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    order = sorted(tables.runs, key=lambda run: run.key)
+    common = _common([run.options for run in order])
+    made = [
+        dict(x)
+        for x in {json.dumps(run.provenance, sort_keys=True): run.provenance for run in order}.values()
+    ]
+    runs = [
+        {
+            **dict(zip(KEY, run.key, strict=True)),
+            "provenance": made.index(dict(run.provenance)),
+            "options": {name: x for name, x in run.options.items() if name not in (*common, *_OWN)},
+        }
+        for run in order
+    ]
+    described = {"study": tables.study, "options": common, "provenance": made, "runs": runs}
+    texts = {RUNS: json.dumps(described, indent=1) + "\n"}
+    for name, rows in tables.tables.items():
+        texts[f"{name}.csv"] = rows.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    for name, text in texts.items():
+        partial = folder / f".{name}.{os.getpid()}.partial"
+        partial.write_text(text)
+        partial.replace(folder / name)
+    return [folder / name for name in texts]
+
+
+def read_tables(folder: Path | str) -> Tables:
+    """The tables in a folder, checked."""
+    folder = Path(folder)
+    try:
+        described = json.loads((folder / RUNS).read_text())
+        common, made = described["options"], described["provenance"]
+        runs = tuple(
+            RunRecord(
+                run["task"],
+                run["method"],
+                run["seed"],
+                {"task": run["task"], "seed": run["seed"], **common, **run["options"]},
+                made[run["provenance"]],
+            )
+            for run in described["runs"]
+        )
+        study = described["study"]
+    except FileNotFoundError:
+        raise ConfigError(
+            f"results: {str(folder)!r} holds no results of a study (it has no {RUNS})"
+        ) from None
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        raise ConfigError(f"results: {folder / RUNS} is not a description of runs ({error!r})") from error
+    tables = {name: _read(folder / f"{name}.csv", columns) for name, columns in TABLES.items()}
+    return check(Tables(study, runs, **tables), str(folder))
+
+
+def check(tables: Tables, where: str) -> Tables:
+    """Refuse tables that contradict themselves, by the run's name; the tables."""
+    known = {run.key for run in tables.runs}
+    if len(known) < len(tables.runs):
+        keys = [run.key for run in tables.runs]
+        twice = next(run for run in tables.runs if keys.count(run.key) > 1)
+        raise ConfigError(f"results: {twice.name} is there twice in {where}")
+    methods: dict[str, RunRecord] = {}
+    for run in tables.runs:
+        first = methods.setdefault(run.method, run)
+        for name, (one, two) in differences(first.options, run.options).items():
+            raise ConfigError(
+                f"results: {run.name} in {where} is a run of another configuration: {name} is {two!r}, but "
+                f"{one!r} in {first.name}"
+            )
+    for name, rows in tables.tables.items():
+        unique = [*KEY, "env_steps", *_WITHIN.get(name, ())]
+        if (twice := rows.duplicated(unique)).any():
+            row = rows.loc[twice].iloc[0]
+            which = ", ".join(f"{column} {row[column]}" for column in unique)
+            raise ConfigError(f"results: {name}.csv in {where} has a row twice: {which}")
+        for task, method, seed in dict.fromkeys(rows[[*KEY]].itertuples(index=False, name=None)):
+            if (task, method, seed) not in known:
+                raise ConfigError(
+                    f"results: {name}.csv in {where} has {task}, {method}, seed {seed}, which {RUNS} lacks"
+                )
+    return tables
+
+
+def differences(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Options, other than task and seed, in which two runs differ, with their values.
+
+    Runs may be of different versions of the code: an option that one lacks has its default there, as in a
+    configuration that is loaded, and options that no longer exist are not compared.
+    """
+    found = {}
+    for name, default in _plain(options.flat(Config(task=""))).items():
+        values = one.get(name, default), two.get(name, default)
+        if name not in _OWN and values[0] != values[1]:
+            found[name] = values
+    return found
+
+
+def _plain(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Options as JSON holds them."""
+    return json.loads(json.dumps(flat))
+
+
+def _rows_of(folder: Path) -> dict[str, pd.DataFrame]:
+    """What a run's folder holds of each table."""
+    metrics = logs.read(folder)
+    found = {}
+    for name, prefix in (("evaluations", "eval/"), ("training", "train/")):
+        wanted = [column for column in TABLES[name] if column not in ("env_steps", "updates", "seconds")]
+        rows = metrics.reindex(columns=["env_steps", "updates", *(prefix + column for column in wanted)])
+        rows = rows.loc[rows[f"{prefix}return"].notna()]
+        found[name] = rows.set_axis(["env_steps", "updates", *wanted], axis=1)
+    found["evaluations"]["seconds"] = seconds_at(folder, found["evaluations"]["env_steps"].to_numpy())
+    found["scores"] = pd.DataFrame(
+        [
+            (score["env_steps"], score["updates"], episode, value)
+            for score in read_scores(folder)
+            for episode, value in enumerate(score["returns"])
+        ],
+        columns=list(TABLES["scores"]),
+    )
+    for name in ("sensitivity", "quality"):
+        found[name] = _measured(folder, name)
+    return found
+
+
+def _measured(folder: Path, name: str) -> pd.DataFrame:
+    text, table = folder / f"{name}.csv", folder / f"{name}.parquet"
+    if text.exists():
+        return pd.read_csv(text)[list(TABLES[name])]
+    if table.exists():
+        return pd.read_parquet(table)[list(TABLES[name])]
+    return pd.DataFrame(columns=list(TABLES[name]))
+
+
+def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
+    wanted = [*KEY, *columns]
+    try:
+        rows = pd.read_csv(path)
+    except FileNotFoundError:
+        raise ConfigError(f"results: {path} is missing") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        raise ConfigError(f"results: {path} is not a table ({error})") from error
+    if missing := [name for name in wanted if name not in rows]:
+        raise ConfigError(f"results: {path} has no column {', '.join(missing)}; it needs {', '.join(wanted)}")
+    try:
+        return _typed(rows[wanted])
+    except ValueError as error:
+        raise ConfigError(f"results: {path} is not a table of results ({error})") from error
+
+
+def _typed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Whole numbers, texts, and floats for the rest, in tables without rows too."""
+    kinds = dict.fromkeys(_COUNTS, "int64") | dict.fromkeys(_TEXTS, "str")
+    return rows.astype({name: kinds.get(name, "float64") for name in rows})
+
+
+def _joined(name: str, parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Rows of all runs in one order, whoever wrote them first."""
+    parts = [part for part in parts if len(part)]
+    if not parts:
+        return _typed(pd.DataFrame(columns=[*KEY, *TABLES[name]]))
+    order = [*KEY, "env_steps", *_WITHIN.get(name, ())]
+    return _typed(pd.concat(parts).sort_values(order, kind="stable", ignore_index=True))
+
+
+def _of(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
+    same = (rows["task"] == run.task) & (rows["method"] == run.method) & (rows["seed"] == run.seed)
+    return rows.loc[same].reset_index(drop=True)
+
+
+def _equal(one: pd.DataFrame, two: pd.DataFrame) -> bool:
+    """Whether two tables are the same as they are written."""
+    return one.to_csv(float_format="%.6g") == two.to_csv(float_format="%.6g")
+
+
+def _common(all_options: list[Mapping[str, Any]]) -> dict[str, Any]:
+    first = all_options[0] if all_options else {}
+    return {
+        name: value
+        for name, value in first.items()
+        if name not in _OWN and all(other.get(name) == value for other in all_options)
+    }
+
+
+def _hyperparameters(flat: Mapping[str, Any]) -> str:
+    left_out = ("task", "seed", "env_steps")
+    return json.dumps({name: x for name, x in flat.items() if name not in left_out}, sort_keys=True)
+
+
+def _version(made: Mapping[str, Any]) -> str:
+    git = made.get("git") or {}
+    return f"{made.get('gpld', '')}{'+' + git['commit'][:12] if git.get('commit') else ''}"
+
+
+_MADE_WITH = ("gpld", "git", "python", "packages", "device", "xla_flags")
+
+
+def _last_start(folder: Path) -> dict[str, Any]:
+    """What a run was last started with, and on which day."""
+    path = folder / provenance.RUN
+    if not path.exists():
+        return {}
+    start = json.loads(path.read_text())["starts"][-1]
+    return {"date": start["date"][:10], **{name: start.get(name) for name in _MADE_WITH}}
