@@ -21,4 +21,5 @@ from gpld.results._tables import collect_tables as collect_tables
 from gpld.results._tables import differences as differences
 from gpld.results._tables import merge as merge
 from gpld.results._tables import read_tables as read_tables
+from gpld.results._tables import unpack as unpack
 from gpld.results._tables import write_tables as write_tables

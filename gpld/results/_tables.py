@@ -17,15 +17,17 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
 from gpld import config as options
 from gpld.config import Config, ConfigError
 from gpld.results._collect import seconds_at
-from gpld.results._scores import read_scores
+from gpld.results._scores import add_score, read_scores
 from gpld.training import logs, provenance, saved
+from gpld.training.score import Score
 
 RUNS = "runs.json"
 KEY = ("task", "method", "seed")
@@ -45,6 +47,9 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 
 _WITHIN = {"scores": ("episode",), "sensitivity": ("map", "magnitude"), "quality": ("ahead",)}
 """What tells the rows of one run and env step apart."""
+_LOGGED = {"evaluations": "eval/", "training": "train/"}
+"""Tables of metrics that were logged while training, and how the names of those begin."""
+_NOT_LOGGED = ("env_steps", "updates", "seconds")
 _COUNTS = ("seed", "env_steps", "updates", "episodes", "episode", "ahead")
 _TEXTS = ("task", "method", "map")
 _OWN = ("task", "seed")
@@ -111,11 +116,6 @@ class Tables:
             agent_steps=found["env_steps"] // repeat,
             version=[_version(about[key].provenance) for key in keys],
         )
-
-    def measured(self, name: str) -> pd.DataFrame:
-        """The rows of a measurement of trained agents (`sensitivity`, `quality`), with a column `run`."""
-        rows = self.tables[name]
-        return rows.assign(run=rows["task"] + "/" + rows["method"] + "/seed" + rows["seed"].astype(str))
 
 
 def collect_tables(study: Mapping[str, Any], folders: Mapping[tuple[str, str, int], Path]) -> Tables:
@@ -261,8 +261,8 @@ def _rows_of(folder: Path) -> dict[str, pd.DataFrame]:
     """What a run's folder holds of each table."""
     metrics = logs.read(folder)
     found = {}
-    for name, prefix in (("evaluations", "eval/"), ("training", "train/")):
-        wanted = [column for column in TABLES[name] if column not in ("env_steps", "updates", "seconds")]
+    for name, prefix in _LOGGED.items():
+        wanted = [column for column in TABLES[name] if column not in _NOT_LOGGED]
         rows = metrics.reindex(columns=["env_steps", "updates", *(prefix + column for column in wanted)])
         rows = rows.loc[rows[f"{prefix}return"].notna()]
         found[name] = rows.set_axis(["env_steps", "updates", *wanted], axis=1)
@@ -359,3 +359,55 @@ def _last_start(folder: Path) -> dict[str, Any]:
         return {}
     start = json.loads(path.read_text())["starts"][-1]
     return {"date": start["date"][:10], **{name: start.get(name) for name in _MADE_WITH}}
+
+
+def unpack(tables: Tables, folders: Mapping[tuple[str, str, int], Path]) -> None:
+    """Write folders of runs, by task, method and seed, that hold what the tables say of them.
+
+    They have no checkpoints, and of the metrics those of evaluations and ends of training episodes alone.
+    Whatever looks at results then reads them as it reads any run.
+    """
+    for run in tables.runs:
+        if run.key not in folders:
+            continue
+        folder, own = folders[run.key], {name: _of(rows, run) for name, rows in tables.tables.items()}
+        folder.mkdir(parents=True, exist_ok=True)
+        options.save(_config(run), folder / saved.CONFIG)
+        start = {"env_steps": 0, **run.provenance}
+        (folder / provenance.RUN).write_text(json.dumps({"starts": [start]}, indent=1) + "\n")
+        _write_metrics(folder, own)
+        by_step = own["scores"].groupby(["env_steps", "updates"], sort=False)["return"]
+        for checkpoint, returns in by_step:
+            env_steps, updates = cast("tuple[int, int]", checkpoint)
+            add_score(folder, Score(run.task, int(env_steps), int(updates), 0, returns.tolist()))
+        for name in ("sensitivity", "quality"):
+            if len(own[name]):
+                own[name].to_csv(folder / f"{name}.csv", index=False)
+
+
+def _config(run: RunRecord) -> Config:
+    """A run's configuration, as far as its options still exist."""
+    nested: dict[str, Any] = {}
+    known = options.flat(Config(task=""))
+    for name, value in run.options.items():
+        if name in known:
+            *groups, last = name.split(".")
+            inside = nested
+            for group in groups:
+                inside = inside.setdefault(group, {})
+            inside[last] = value
+    return options.override(Config(task=run.task), nested)
+
+
+def _write_metrics(folder: Path, own: Mapping[str, pd.DataFrame]) -> None:
+    lines, clock = [], []
+    for name, prefix in _LOGGED.items():
+        values = [column for column in TABLES[name] if column not in _NOT_LOGGED]
+        for row in own[name].to_dict("records"):
+            about = {"env_steps": row["env_steps"], "updates": row["updates"]}
+            lines.append(about | {prefix + value: row[value] for value in values})
+            if np.isfinite(row.get("seconds", np.nan)):
+                clock.append(about | {"seconds": row["seconds"], "time": 0.0})
+    for name, found in ((logs.METRICS, lines), (logs.TIMING, clock)):
+        found.sort(key=lambda line: line["env_steps"])
+        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in found))

@@ -195,3 +195,18 @@ def test_what_was_not_measured_is_an_empty_table(folders, tmp_path):
     assert (len(found.quality), len(found.scores), len(found.evaluations)) == (0, 0, 8)
     assert set(found.rows()["kind"]) == {"evaluation"}
     assert np.isfinite(found.rows()["return"]).all()
+
+
+def test_unpacked_runs_are_read_as_the_runs_were(folders, kept, tmp_path):
+    found = read_tables(kept)
+    unpacked = {key: tmp_path / "unpacked" / "-".join(map(str, key)) for key in folders}
+    results.unpack(found, unpacked)
+    again = collect_tables(STUDY, unpacked)
+    for name, rows in found.tables.items():
+        pd.testing.assert_frame_equal(again.tables[name], rows)
+    assert [run.options for run in again.runs] == [run.options for run in found.runs]
+    one = folders["walker-run", "GPLD-DreamerV3", 1]
+    before, after = (
+        results.collect(path, run="x") for path in (one, unpacked["walker-run", "GPLD-DreamerV3", 1])
+    )
+    pd.testing.assert_frame_equal(before, after)
