@@ -177,7 +177,15 @@ def pictures(found: OpenLoop, name: str) -> UInt8[np.ndarray, "T height width 3"
     images = np.pad(images, [(0, 0)] * 3 + [(GAP, 0), (GAP, 0), (0, 0)], constant_values=255)
     count, steps, episodes, height, width, _ = images.shape
     film = images.transpose(1, 0, 3, 2, 4, 5).reshape(steps, count * height, episodes * width, 3)[:, :, GAP:]
-    for colour, shown in ((COLOURS[0], slice(found.context)), (COLOURS[1], slice(found.context, None))):
+    return with_bar(film[:, GAP:], found.context)
+
+
+def with_bar(
+    film: UInt8[np.ndarray, "T height width 3"], context: int
+) -> UInt8[np.ndarray, "T height+4 width 3"]:
+    """A film with a bar above: blue while a model observes, for `context` steps, and orange afterwards."""
+    film = np.pad(film, ((0, 0), (GAP, 0), (0, 0), (0, 0)))
+    for colour, shown in ((COLOURS[0], slice(context)), (COLOURS[1], slice(context, None))):
         film[shown, :GAP] = np.frombuffer(bytes.fromhex(colour[1:]), np.uint8)
     return film
 

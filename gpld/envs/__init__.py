@@ -17,4 +17,5 @@ from gpld.envs._fleet import Fleet as Fleet
 from gpld.envs._gymnasium import Finding as Finding
 from gpld.envs._make import choose as choose
 from gpld.envs._make import make as make
+from gpld.envs._poses import Poses as Poses
 from gpld.envs._process import Hosts as Hosts

@@ -1,6 +1,7 @@
 """Films: of episodes that a trained agent plays, and of what its world model predicts without observing."""
 
 from gpld.analysis.open_loop import NoPredictions as NoPredictions
+from gpld.films._dreams import film_dream as film_dream
 from gpld.films._episodes import Film as Film
 from gpld.films._episodes import NoFilm as NoFilm
 from gpld.films._episodes import film as film

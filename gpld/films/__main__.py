@@ -1,11 +1,13 @@
-"""The process that draws films: see `film`."""
+"""The process that draws films: see `film` and `film_dream`."""
 
 import json
 import sys
 from pathlib import Path
 
+from gpld.films._dreams import shoot_dream
 from gpld.films._episodes import shoot
 
 if __name__ == "__main__":
-    made = shoot(Path(sys.argv[1]), Path(sys.argv[2]), *map(int, sys.argv[3:]))
+    what, run, out, *numbers = sys.argv[1:]
+    made = {"film": shoot, "dream": shoot_dream}[what](Path(run), Path(out), *map(int, numbers))
     print(json.dumps(made, default=str))

@@ -8,8 +8,9 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -54,25 +55,30 @@ def film(
     observation counted, is drawn at so many of them, evenly spaced. Raises `NoFilm` if pictures cannot be
     drawn here, or a film takes longer than `timeout` seconds.
     """
-    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
-    # "off" may be this process's own choice, made because nothing was to be drawn.
-    if environment.get("MUJOCO_GL", "").lower() in ("off", "disable", "disabled", "0", "false"):
-        del environment["MUJOCO_GL"]
-    command = [sys.executable, "-W", "ignore", "-m", "gpld.films"]
-    command += map(str, (run, out, seed, films, frames))
-    try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=films * timeout, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise NoFilm(f"it took more than {films * timeout:g} s") from None
-    if done.returncode:
-        raise NoFilm(_explain(done.stderr, options.load(run / saved.CONFIG).task))
-    made = json.loads(done.stdout.splitlines()[-1])
+    task = options.load(run / saved.CONFIG).task
+    made = in_own_process("film", (run, out, seed, films, frames), task, films * timeout)
     return [
         Film(Path(gif), Path(strip), episode_return, mp4 and Path(mp4), why)
         for gif, strip, episode_return, mp4, why in made
     ]
+
+
+def in_own_process(what: str, arguments: Sequence[object], task: str, timeout: float) -> list[Any]:
+    """What `python -m gpld.films WHAT ...` makes of a run of a task, or `NoFilm`."""
+    environment = os.environ | {"JAX_PLATFORMS": "cpu"}
+    # "off" may be this process's own choice, made because nothing was to be drawn.
+    if environment.get("MUJOCO_GL", "").lower() in ("off", "disable", "disabled", "0", "false"):
+        del environment["MUJOCO_GL"]
+    command = [sys.executable, "-W", "ignore", "-m", "gpld.films", what, *map(str, arguments)]
+    try:
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise NoFilm(f"it took more than {timeout:g} s") from None
+    if done.returncode:
+        raise NoFilm(_explain(done.stderr, task))
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def _explain(errors: str, task: str) -> str:

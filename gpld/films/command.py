@@ -26,9 +26,11 @@ class Options:
     films: int = 1
     """Episodes to film, played one after the other for it; 0 for as many as --episodes."""
     frames: int = 100
-    """Most pictures of an MP4, evenly spaced over its episode."""
+    """Most pictures of an MP4, evenly spaced over its episode; of a dream the first so many agent steps."""
     open_loop: bool = False
     """Predict episodes from their first five steps and the actions taken: films of images, else a figure."""
+    dream: bool = False
+    """Film an episode beside what the world model expects of it, as poses; the suite's tasks from states."""
     out: Annotated[
         Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the run)")
     ] = None
@@ -61,7 +63,21 @@ def evaluate(arguments: Sequence[str], description: str) -> int:
     if options.open_loop:
         with console.status("predicting"):
             _predict(trained, out, options.seed)
+    if options.dream:
+        with console.status("filming a dream"):
+            _dream(options, out)
     return 0
+
+
+def _dream(options: Options, out: Path) -> None:
+    from gpld import films
+
+    try:
+        made = films.film_dream(options.run, out, seed=options.seed, steps=options.frames)
+    except (films.NoFilm, films.NoPredictions) as reason:
+        print(f"gpld eval: no dream: {reason}", file=sys.stderr)
+    else:
+        print(f"dream: {', '.join(map(str, made))}")
 
 
 def _film(options: Options, out: Path) -> None:
