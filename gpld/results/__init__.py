@@ -15,11 +15,12 @@ from gpld.results._store import compact as compact
 from gpld.results._store import load as load
 from gpld.results._store import with_options as with_options
 from gpld.results._store import write as write
+from gpld.results._tables import RUNS as RUNS
 from gpld.results._tables import RunRecord as RunRecord
 from gpld.results._tables import Tables as Tables
 from gpld.results._tables import collect_tables as collect_tables
 from gpld.results._tables import differences as differences
 from gpld.results._tables import merge as merge
 from gpld.results._tables import read_tables as read_tables
-from gpld.results._tables import unpack as unpack
 from gpld.results._tables import write_tables as write_tables
+from gpld.results._unpack import unpack as unpack

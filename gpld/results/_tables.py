@@ -17,17 +17,15 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from gpld import config as options
 from gpld.config import Config, ConfigError
 from gpld.results._collect import seconds_at
-from gpld.results._scores import add_score, read_scores
+from gpld.results._scores import read_scores
 from gpld.training import logs, provenance, saved
-from gpld.training.score import Score
 
 RUNS = "runs.json"
 KEY = ("task", "method", "seed")
@@ -47,9 +45,10 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 
 _WITHIN = {"scores": ("episode",), "sensitivity": ("map", "magnitude"), "quality": ("ahead",)}
 """What tells the rows of one run and env step apart."""
-_LOGGED = {"evaluations": "eval/", "training": "train/"}
+LOGGED = {"evaluations": "eval/", "training": "train/"}
 """Tables of metrics that were logged while training, and how the names of those begin."""
-_NOT_LOGGED = ("env_steps", "updates", "seconds")
+NOT_LOGGED = ("env_steps", "updates", "seconds")
+"""Their columns that are not among those metrics."""
 _COUNTS = ("seed", "env_steps", "updates", "episodes", "episode", "ahead")
 _TEXTS = ("task", "method", "map")
 _OWN = ("task", "seed")
@@ -137,7 +136,7 @@ def merge(old: Tables, new: Tables) -> Tables:
     for run in new.runs:
         if run.key in shared:
             for name in TABLES:
-                before, after = (_of(tables.tables[name], run) for tables in (old, new))
+                before, after = (of_run(tables.tables[name], run) for tables in (old, new))
                 if len(before) and len(after) and not _equal(before, after):
                     raise ConfigError(
                         f"results: {run.name} is there with other numbers ({name}.csv); results are never "
@@ -261,8 +260,8 @@ def _rows_of(folder: Path) -> dict[str, pd.DataFrame]:
     """What a run's folder holds of each table."""
     metrics = logs.read(folder)
     found = {}
-    for name, prefix in _LOGGED.items():
-        wanted = [column for column in TABLES[name] if column not in _NOT_LOGGED]
+    for name, prefix in LOGGED.items():
+        wanted = [column for column in TABLES[name] if column not in NOT_LOGGED]
         rows = metrics.reindex(columns=["env_steps", "updates", *(prefix + column for column in wanted)])
         rows = rows.loc[rows[f"{prefix}return"].notna()]
         found[name] = rows.set_axis(["env_steps", "updates", *wanted], axis=1)
@@ -320,7 +319,8 @@ def _joined(name: str, parts: list[pd.DataFrame]) -> pd.DataFrame:
     return _typed(pd.concat(parts).sort_values(order, kind="stable", ignore_index=True))
 
 
-def _of(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
+def of_run(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
+    """The rows of a table that are about one run."""
     same = (rows["task"] == run.task) & (rows["method"] == run.method) & (rows["seed"] == run.seed)
     return rows.loc[same].reset_index(drop=True)
 
@@ -359,55 +359,3 @@ def _last_start(folder: Path) -> dict[str, Any]:
         return {}
     start = json.loads(path.read_text())["starts"][-1]
     return {"date": start["date"][:10], **{name: start.get(name) for name in _MADE_WITH}}
-
-
-def unpack(tables: Tables, folders: Mapping[tuple[str, str, int], Path]) -> None:
-    """Write folders of runs, by task, method and seed, that hold what the tables say of them.
-
-    They have no checkpoints, and of the metrics those of evaluations and ends of training episodes alone.
-    Whatever looks at results then reads them as it reads any run.
-    """
-    for run in tables.runs:
-        if run.key not in folders:
-            continue
-        folder, own = folders[run.key], {name: _of(rows, run) for name, rows in tables.tables.items()}
-        folder.mkdir(parents=True, exist_ok=True)
-        options.save(_config(run), folder / saved.CONFIG)
-        start = {"env_steps": 0, **run.provenance}
-        (folder / provenance.RUN).write_text(json.dumps({"starts": [start]}, indent=1) + "\n")
-        _write_metrics(folder, own)
-        by_step = own["scores"].groupby(["env_steps", "updates"], sort=False)["return"]
-        for checkpoint, returns in by_step:
-            env_steps, updates = cast("tuple[int, int]", checkpoint)
-            add_score(folder, Score(run.task, int(env_steps), int(updates), 0, returns.tolist()))
-        for name in ("sensitivity", "quality"):
-            if len(own[name]):
-                own[name].to_csv(folder / f"{name}.csv", index=False)
-
-
-def _config(run: RunRecord) -> Config:
-    """A run's configuration, as far as its options still exist."""
-    nested: dict[str, Any] = {}
-    known = options.flat(Config(task=""))
-    for name, value in run.options.items():
-        if name in known:
-            *groups, last = name.split(".")
-            inside = nested
-            for group in groups:
-                inside = inside.setdefault(group, {})
-            inside[last] = value
-    return options.override(Config(task=run.task), nested)
-
-
-def _write_metrics(folder: Path, own: Mapping[str, pd.DataFrame]) -> None:
-    lines, clock = [], []
-    for name, prefix in _LOGGED.items():
-        values = [column for column in TABLES[name] if column not in _NOT_LOGGED]
-        for row in own[name].to_dict("records"):
-            about = {"env_steps": row["env_steps"], "updates": row["updates"]}
-            lines.append(about | {prefix + value: row[value] for value in values})
-            if np.isfinite(row.get("seconds", np.nan)):
-                clock.append(about | {"seconds": row["seconds"], "time": 0.0})
-    for name, found in ((logs.METRICS, lines), (logs.TIMING, clock)):
-        found.sort(key=lambda line: line["env_steps"])
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in found))

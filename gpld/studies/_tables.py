@@ -1,0 +1,110 @@
+"""The results of a study that are kept in a repository: written out of its folder, and shown from there."""
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gpld
+from gpld import config as options
+from gpld import results
+from gpld.config import ConfigError
+from gpld.results import RunRecord, Tables
+from gpld.studies import _state
+from gpld.studies._plan import Plan, Run, plan
+from gpld.studies._study import Study
+from gpld.training import saved
+
+FOLDER = "results"
+"""Where a repository keeps results, a folder for each study."""
+
+
+def export(study: Study, folder: Path, to: Path | None = None, *, commit: str = "") -> list[Path]:
+    """Add what the runs in a study's folder have found to its committed tables; the paths of these.
+
+    `to` is the folder of the tables, results/NAME by default. `commit` is that of the code that made the
+    runs, if they do not know it, or not the right one.
+    """
+    to = to or Path(FOLDER) / study.name
+    there = {run: _state.run_folder(folder, run) for run in plan(study).runs}
+    folders = {_key(run): path for run, path in there.items() if (path / saved.CONFIG).exists()}
+    if not folders:
+        raise ConfigError(f"study: there are no runs of {study.name} in {folder}")
+    tables = results.collect_tables(_described(study), folders)
+    if commit:
+        tables = replace(tables, runs=tuple(_made_by(run, commit) for run in tables.runs))
+    if (to / results.RUNS).exists():
+        tables = results.merge(results.read_tables(to), tables)
+    _refuse_others(study, tables)
+    return results.write_tables(tables, to)
+
+
+def committed(study: Study) -> Path | None:
+    """The folder of a study's committed tables, here or beside this package's code; None if there is none."""
+    places = (Path(FOLDER), Path(gpld.__file__).parent.parent / FOLDER)
+    found = (place / study.name for place in places)
+    return next((place for place in found if (place / results.RUNS).exists()), None)
+
+
+@contextmanager
+def unpacked(study: Study, tables_folder: Path) -> Iterator[tuple[Plan, Path, list[str]]]:
+    """A study's committed runs, in a folder that lasts as long as this; its plan, and what to say of them."""
+    tables, planned = results.read_tables(tables_folder), plan(study)
+    _refuse_others(study, tables)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        results.unpack(tables, {_key(run): _state.run_folder(folder, run) for run in planned.runs})
+        planned.write(folder)
+        yield planned, folder, outdated(study, tables)
+
+
+def outdated(study: Study, tables: Tables) -> list[str]:
+    """What has changed in a study's definition since its committed runs were made, in sentences."""
+    now, then = _described(study), {**_described(Study()), **tables.study}
+    entries = [name for name in now if name not in _WORDS and now[name] != then[name]]
+    if not entries:
+        return []
+    changed = "; ".join(f"{name} was {_short(then[name])} and is {_short(now[name])}" for name in entries)
+    return [f"the results are older than the definition of {study.name}: {changed}"]
+
+
+_WORDS = ("title", "purpose", "figures", "singly", "films", "compare")
+"""Entries of a definition that change how results are shown, and not the results."""
+
+
+def _refuse_others(study: Study, tables: Tables) -> None:
+    """Refuse runs with other options than the study gives them, unless its definition has changed since."""
+    if outdated(study, tables):
+        return
+    configs = {_key(run): run.config for run in plan(study).runs}
+    for run in tables.runs:
+        if run.key not in configs:
+            raise ConfigError(f"results: {run.name} is not a run of {study.name}")
+        wanted = json.loads(json.dumps(options.flat(configs[run.key])))
+        for name, (one, two) in results.differences(wanted, run.options).items():
+            raise ConfigError(
+                f"results: {run.name} is a run of another configuration: {name} is {two!r}, but {one!r} in "
+                f"the definition of {study.name}"
+            )
+
+
+def _key(run: Run) -> tuple[str, str, int]:
+    return run.task, run.method, run.seed
+
+
+def _described(study: Study) -> dict[str, Any]:
+    """A definition as JSON holds it."""
+    return json.loads(json.dumps(dataclasses.asdict(study)))
+
+
+def _made_by(run: RunRecord, commit: str) -> RunRecord:
+    return replace(run, provenance={**run.provenance, "git": {"commit": commit, "dirty": False}})
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
