@@ -1,5 +1,6 @@
 """What trained agents live through, as batches that their world models can be measured on."""
 
+import csv
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -74,19 +75,20 @@ def measure_all(
     measures: Mapping[str, Measure],
     *,
     all_checkpoints: bool = False,
+    step: int | None = None,
     episodes: int = 4,
     steps: int = 0,
     seed: int = 0,
     task: Callable[[], Any] | None = None,
 ) -> dict[str, pandas.DataFrame]:
-    """Measure a run's newest checkpoint, or all models that it has, and keep the rows in its folder.
+    """Measure a run's newest checkpoint, that of `step`, or all models it has; keep the rows in its folder.
 
     All measurements see the same trajectories. The rows say which run, task, method, seed, env steps and
-    updates they are about, and are kept in `NAME.parquet`; those of checkpoints measured before and since
+    updates they are about, and are kept in `NAME.csv`; those of checkpoints measured before and since
     removed stay there.
     """
     found: dict[str, list[pandas.DataFrame]] = {name: [] for name in measures}
-    for trained in _checkpoints(folder, all_checkpoints):
+    for trained in _checkpoints(folder, all_checkpoints, step):
         batch = roll_out(trained, episodes=episodes, steps=steps, seed=seed, task=task)
         about = {
             "run": str(folder),
@@ -102,7 +104,7 @@ def measure_all(
                 rows.insert(0, column, value)
             found[name].append(rows)
     return {
-        name: _kept(folder / f"{name}.parquet", pandas.concat(rows, ignore_index=True))
+        name: _kept(path_of(folder, name), pandas.concat(rows, ignore_index=True))
         for name, rows in found.items()
     }
 
@@ -110,19 +112,19 @@ def measure_all(
 def _kept(path: Path, rows: pandas.DataFrame) -> pandas.DataFrame:
     """Keep rows with those of other checkpoints, in one move; all of them."""
     if path.exists():
-        before = pandas.read_parquet(path)
+        before = pandas.read_csv(path)
         others = before.loc[~before["env_steps"].isin(rows["env_steps"])]
         rows = pandas.concat([others, rows], ignore_index=True)
         rows = rows.sort_values("env_steps", kind="stable", ignore_index=True)
     unfinished = path.with_name(path.name + ".partial")
-    rows.to_parquet(unfinished, index=False)
+    rows.to_csv(unfinished, index=False)
     unfinished.replace(path)
     return rows
 
 
-def _checkpoints(folder: Path, every: bool) -> Iterator[Trained]:
+def _checkpoints(folder: Path, every: bool, step: int | None) -> Iterator[Trained]:
     if not every:
-        yield saved.load(folder)
+        yield saved.load(folder, step)
         return
     for step in saved.steps(folder):
         yield saved.load(folder, step)
@@ -139,8 +141,27 @@ def runs_in(folders: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+def path_of(run: Path, name: str) -> Path:
+    """Where a run's folder keeps the rows of a measurement."""
+    return run / f"{name}.csv"
+
+
+def measured_steps(run: Path, name: str) -> set[int]:
+    """Env steps of the models of a run of which there are rows of a measurement."""
+    path = path_of(run, name)
+    if not path.exists():
+        return set()
+    with path.open(newline="") as file:
+        return {int(row["env_steps"]) for row in csv.DictReader(file)}
+
+
+def read_run(run: Path, name: str) -> pandas.DataFrame:
+    """The rows of a measurement that a run's folder keeps; empty if there are none."""
+    path = path_of(run, name)
+    return pandas.read_csv(path) if path.exists() else pandas.DataFrame()
+
+
 def read(folders: Sequence[Path], name: str) -> pandas.DataFrame:
     """The rows that `measure_run` kept of all runs in some folders; empty if there are none."""
-    paths = [run / f"{name}.parquet" for run in runs_in(folders)]
-    kept = [pandas.read_parquet(path) for path in paths if path.exists()]
+    kept = [rows for run in runs_in(folders) if len(rows := read_run(run, name))]
     return pandas.concat(kept, ignore_index=True) if kept else pandas.DataFrame()

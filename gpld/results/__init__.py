@@ -11,6 +11,7 @@ from gpld.results._scores import add_score as add_score
 from gpld.results._scores import read_scores as read_scores
 from gpld.results._store import COLUMNS as COLUMNS
 from gpld.results._store import FOLDER as FOLDER
+from gpld.results._store import can_write as can_write
 from gpld.results._store import compact as compact
 from gpld.results._store import load as load
 from gpld.results._store import with_options as with_options

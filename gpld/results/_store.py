@@ -9,42 +9,46 @@ import os
 import re
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from gpld.config import ConfigError
 from gpld.results import _collect
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 FOLDER = "results"
 """Where a study keeps its Parquet files."""
 
-_TEXT = pa.dictionary(pa.int32(), pa.string())
+_TYPES = {
+    "run": "text",  # tells runs apart; nothing is to be read out of it
+    "study": "text",
+    "task": "text",
+    "method": "text",
+    "seed": "int64",
+    "hyperparameters": "text",  # every option but task and seed, as JSON by dotted name
+    "kind": "text",  # evaluation: while training; score: of a checkpoint, with more episodes
+    "env_steps": "int64",
+    "agent_steps": "int64",
+    "updates": "int64",
+    "return": "float64",  # mean over the episodes
+    "return_std": "float64",
+    "episodes": "int64",
+    "seconds": "float64",  # wall-clock spent on the run until then, all its starts together
+    "version": "text",
+}
 
-SCHEMA = pa.schema(
-    [
-        ("run", _TEXT),  # tells runs apart; nothing is to be read out of it
-        ("study", _TEXT),
-        ("task", _TEXT),
-        ("method", _TEXT),
-        ("seed", pa.int64()),
-        ("hyperparameters", _TEXT),  # every option but task and seed, as JSON by dotted name
-        ("kind", _TEXT),  # evaluation: while training; score: of a checkpoint, with more episodes
-        ("env_steps", pa.int64()),
-        ("agent_steps", pa.int64()),
-        ("updates", pa.int64()),
-        ("return", pa.float64()),  # mean over the episodes
-        ("return_std", pa.float64()),
-        ("episodes", pa.int64()),
-        ("seconds", pa.float64()),  # wall-clock spent on the run until then, all its starts together
-        ("version", _TEXT),
-    ]
-)
-
-COLUMNS = tuple(SCHEMA.names)
+COLUMNS = tuple(_TYPES)
 """Columns of every table of results."""
+
+
+def can_write() -> bool:
+    """Whether Parquet files can be written and read here: machines that only train may lack pyarrow."""
+    return find_spec("pyarrow") is not None
 
 
 def write(folder: Path | str, rows: pd.DataFrame) -> Path:
@@ -66,7 +70,7 @@ def load(*places: Path | str) -> pd.DataFrame:
     """
     found = places or tuple(path for path in ("studies", "runs") if Path(path).is_dir())
     tables = [_load_one(Path(place)) for place in found]
-    return _ordered(pd.concat(tables) if tables else _frame(SCHEMA.empty_table()))
+    return _ordered(pd.concat(tables) if tables else _nothing())
 
 
 def compact(folder: Path | str) -> Path | None:
@@ -76,8 +80,8 @@ def compact(folder: Path | str) -> Path | None:
     if len(parts) <= 1:
         return parts[0] if parts else None
     try:
-        rows = _ordered(_frame(_read(parts)))
-    except FileNotFoundError:  # a run has been written again: begin anew
+        rows = _ordered(_read(parts))
+    except FileNotFoundError:  # a run has been written again: once more
         return compact(folder)
     path = _write(folder, f"compact-{time.time_ns()}-{_written(parts[-1])}.parquet", rows)
     for part in parts:
@@ -102,12 +106,12 @@ def _load_one(place: Path) -> pd.DataFrame:
     store = place / FOLDER
     while files := _files(store if store.is_dir() else place):
         try:
-            return _frame(_read(files))
+            return _read(files)
         except FileNotFoundError:  # another process has just put it into a larger one
             continue
     tables = [_collect.collect(run) for run in _collect.runs_in(place)]
     tables = [table for table in tables if len(table)]
-    return pd.concat(tables) if tables else _frame(SCHEMA.empty_table())
+    return pd.concat(tables) if tables else _nothing()
 
 
 def _files(folder: Path) -> list[Path]:
@@ -115,9 +119,12 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*.parquet") if _written(path)]
 
 
-def _read(files: Sequence[Path]) -> pa.Table:
+def _read(files: Sequence[Path]) -> pd.DataFrame:
     """The rows of all files, of those written last at the end."""
-    tables = []
+    schema, tables = _schema(), []
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     for path in sorted(files, key=_written):
         try:
             tables.append(pq.ParquetFile(path).read())
@@ -125,17 +132,28 @@ def _read(files: Sequence[Path]) -> pa.Table:
             raise
         except (pa.ArrowInvalid, OSError) as error:
             raise ConfigError(f"results: {path} is not a file of results ({error})") from error
-    return pa.concat_tables(table.cast(SCHEMA) for table in tables).unify_dictionaries()
+    return pa.concat_tables(table.cast(schema) for table in tables).unify_dictionaries().to_pandas()
 
 
-def _frame(table: pa.Table) -> pd.DataFrame:
-    return table.to_pandas()
+def _schema() -> "pa.Schema":
+    """Types of the columns in a file."""
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise ConfigError("results: their Parquet files need pyarrow: pip install pyarrow") from error
+    types = {"text": pa.dictionary(pa.int32(), pa.string()), "int64": pa.int64(), "float64": pa.float64()}
+    return pa.schema([(name, types[kind]) for name, kind in _TYPES.items()])
+
+
+def _nothing() -> pd.DataFrame:
+    kinds = {name: "category" if kind == "text" else kind for name, kind in _TYPES.items()}
+    return pd.DataFrame(columns=list(COLUMNS)).astype(kinds)
 
 
 def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows in an order that does not depend on who wrote first, each of them once."""
     rows = rows.drop_duplicates(["run", "kind", "env_steps"], keep="last")
-    texts = {name: rows[name].astype("category") for name in COLUMNS if SCHEMA.field(name).type == _TEXT}
+    texts = {name: rows[name].astype("category") for name in COLUMNS if _TYPES[name] == "text"}
     rows = rows.assign(
         **{
             name: column.cat.set_categories(sorted(column.cat.remove_unused_categories().cat.categories))
@@ -146,8 +164,12 @@ def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _write(folder: Path, name: str, rows: pd.DataFrame) -> Path:
+    schema = _schema()
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     folder.mkdir(parents=True, exist_ok=True)
-    table = pa.Table.from_pandas(rows[list(COLUMNS)], schema=SCHEMA, preserve_index=False)
+    table = pa.Table.from_pandas(rows[list(COLUMNS)], schema=schema, preserve_index=False)
     path, partial = folder / name, folder / f".{name}.{os.getpid()}.partial"
     try:
         pq.write_table(table, partial, compression="zstd")

@@ -13,7 +13,8 @@ import tyro
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Format, render
 from gpld.config import ConfigError
-from gpld.studies import _plan, _show, _state, _status, _study
+from gpld.studies import _plan, _share, _show, _state, _status, _study
+from gpld.studies._plan import Plan
 from gpld.studies._report import write_report
 from gpld.studies._run import RunOptions, default_folder, run
 from gpld.studies._study import Study
@@ -48,7 +49,22 @@ class StudyRunOptions(RunOptions):
 
 
 @dataclass(frozen=True)
-class TableOptions(NameOptions):
+class ShowOptions(NameOptions):
+    """Options of `gpld study report`, and of all that shows results."""
+
+    until: int | None = None
+    """Show only what was found up to so many env steps, scores included; all of it by default."""
+
+    def find_plan(self) -> tuple[Plan, Path]:
+        """The plan of a study that has been run, and its folder."""
+        if self.until is not None and self.until <= 0:
+            raise ConfigError(f"until: {self.until} is not allowed; it must be positive, in env steps")
+        _, folder = self.find()
+        return _plan.read_plan(folder), folder
+
+
+@dataclass(frozen=True)
+class TableOptions(ShowOptions):
     """Options of `gpld study table`."""
 
     format: Format = "terminal"
@@ -56,7 +72,7 @@ class TableOptions(NameOptions):
 
 
 @dataclass(frozen=True)
-class FigureOptions(NameOptions):
+class FigureOptions(ShowOptions):
     """Options of `gpld study figure`."""
 
     band: Band = "std"
@@ -82,7 +98,7 @@ def list_studies(arguments: Sequence[str]) -> int:
 def show(arguments: Sequence[str]) -> int:
     """Show what a study is, and what it will take."""
     options = _parse(NameOptions, "show", show, arguments)
-    study, _ = options.find()
+    study, folder = options.find()
     print(f"{study.name}: {study.title}\n\n{study.purpose}\n")
     print(f"tasks: {', '.join(study.tasks)}")
     print(f"methods: {', '.join(study.methods)}; measured by {study.baseline}")
@@ -97,7 +113,8 @@ def show(arguments: Sequence[str]) -> int:
     print(f"presets: {', '.join(study.presets)}")
     from gpld.studies._estimate import estimate
 
-    print(estimate(_plan.plan(study)))
+    plan = _plan.plan(study)
+    print(estimate(plan, _share.taken(folder, plan)))
     return 0
 
 
@@ -108,7 +125,8 @@ def run_study(arguments: Sequence[str]) -> int:
     folder = (options.out or default_folder(study)).absolute()
     from gpld.studies._estimate import estimate
 
-    print(f"{study.name}, in {folder}: {estimate(_plan.plan(study, members=options.members))}", flush=True)
+    plan = _plan.plan(study, members=options.members).only(options.tasks)
+    print(f"{study.name}, in {folder}: {estimate(plan, _share.taken(folder, plan))}", flush=True)
     try:
         states = run(study, folder, options)
     except KeyboardInterrupt:
@@ -129,6 +147,8 @@ def status(arguments: Sequence[str]) -> int:
     plan = _plan.read_plan(folder)
     states = _state.run_states(folder, plan)
     Console().print(_status.status_table(plan, states))
+    for others in _status.taken(states):
+        print(others)
     for failure in _status.failures(states):
         print(f"failed: {failure}")
     return 0
@@ -137,10 +157,10 @@ def status(arguments: Sequence[str]) -> int:
 def table(arguments: Sequence[str]) -> int:
     """Print a study's tables."""
     options = _parse(TableOptions, "table", table, arguments)
-    _, folder = options.find()
-    plan = _plan.read_plan(folder)
+    plan, folder = options.find_plan()
     source = _show.source_of(folder, f"gpld study table {shlex.join(arguments)}")
-    found = _show.all_tables(plan, folder, _show.load(folder, plan), source)
+    rows = _show.load(folder, plan)
+    found = _show.all_tables(_show.cut(plan, options.until), folder, rows, source)
     print("\n\n".join(render(table, options.format) for table in found))
     return 0
 
@@ -148,19 +168,20 @@ def table(arguments: Sequence[str]) -> int:
 def figure(arguments: Sequence[str]) -> int:
     """Draw a study's figures, as PDF and PNG."""
     options = _parse(FigureOptions, "figure", figure, arguments)
-    _, folder = options.find()
-    plan = _plan.read_plan(folder)
+    plan, folder = options.find_plan()
     source = _show.source_of(folder, f"gpld study figure {shlex.join(arguments)}")
-    for path in _show.save_figures(plan, folder, _show.load(folder, plan), source, options.band):
+    shown, rows = _show.cut(plan, options.until), _show.load(folder, plan)
+    suffix = "" if shown is plan else f"-{options.until}"
+    for path in _show.save_figures(shown, folder, rows, source, options.band, suffix):
         print(path)
     return 0
 
 
 def study_report(arguments: Sequence[str]) -> int:
     """Write a study's report, one HTML page."""
-    options = _parse(NameOptions, "report", study_report, arguments)
-    _, folder = options.find()
-    print(_show.write_report(_plan.read_plan(folder), folder))
+    options = _parse(ShowOptions, "report", study_report, arguments)
+    plan, folder = options.find_plan()
+    print(_show.write_report(plan, folder, until=options.until))
     return 0
 
 

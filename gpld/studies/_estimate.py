@@ -1,5 +1,6 @@
 """What a study will take, before it starts: GPU-hours and disk."""
 
+from collections.abc import Mapping
 from functools import cache
 from typing import NamedTuple
 
@@ -9,12 +10,22 @@ from gpld.config import Config
 from gpld.studies._plan import Plan
 from gpld.types import Spaces
 
-RUN_MS, PROGRAM_MS = 2.37, 5.03
-"""An update of the 12M agent on an H200: of each run, and of a program, however many runs it holds.
 
-7.40 ms were measured with one run, and 3.00 ms a run with eight: see results/README.md.
-"""
-REFERENCE_PARAMETERS = 9_738_019
+class Measured(NamedTuple):
+    """Milliseconds of an update of the 12M agent on an H200, by what it observes; see results/README.md."""
+
+    run: float
+    """Of each run."""
+    program: float
+    """Of a program, however many runs it holds."""
+    parameters: int
+    """Of that agent."""
+
+
+STATES = Measured(2.37, 5.03, 9_738_019)
+"""7.40 ms were measured with one run, and 3.00 ms a run with eight."""
+IMAGES = Measured(7.48, 5.81, 10_494_158)
+"""13.30 ms were measured with one run, and 8.94 ms a run with four."""
 REFERENCE_STATES = 16 * 64 * 26
 """B * T * (H + 1): states that heads see in one of those updates."""
 
@@ -26,32 +37,38 @@ class Estimate(NamedTuple):
     groups: int
     updates: int
     gpu_hours: float
-    """On one H200, from the time of its updates alone; from states, whatever is observed."""
+    """On one H200, from the time of its updates alone."""
     disk: int
-    """Bytes when all is done."""
+    """Bytes when all is done, without what is taken."""
     disk_at_work: int
     """Bytes that the largest group takes while it is trained, checkpoints and their replay included."""
-
-    from_images: bool = False
-    """Whether images make the hours a lower bound."""
+    taken: int = 0
+    """Runs that other studies have, and that come on top."""
+    sources: tuple[str, ...] = ()
+    """Those studies."""
 
     def __str__(self) -> str:
-        rough = "at least" if self.from_images else "about"
-        hours = f"{rough} {self.gpu_hours:,.1f}" if self.gpu_hours >= 0.1 else "less than 0.1"
+        hours = f"about {self.gpu_hours:,.1f}" if self.gpu_hours >= 0.1 else "less than 0.1"
+        others = f" ({self.taken} more are taken from {', '.join(self.sources)})" if self.taken else ""
         return (
-            f"{self.runs} runs in {self.groups} groups, {self.updates:,} updates: {hours} "
+            f"{self.runs} runs in {self.groups} groups{others}, {self.updates:,} updates: {hours} "
             f"GPU-hours on an H200; disk: {_size(self.disk)} in the end, and "
             f"{_size(self.disk_at_work)} for the largest group at work"
         )
 
 
-def estimate(plan: Plan) -> Estimate:
-    """What the whole of a plan will take, whatever is done of it already."""
+def estimate(plan: Plan, taken: Mapping[str, str] | None = None) -> Estimate:
+    """What the whole of a plan will take, whatever is done of it already.
+
+    `taken` are runs that need not be trained, by their names, and the studies that have trained them.
+    """
     seconds, disk, largest, updates = 0.0, 0, 0, 0
     trained = plan.study.work == "train"
-    images = any(run.config.env.pixels for run in plan.runs)
+    taken = taken or {}
     starts = [(start.config, 1) for start in plan.starts]
-    for config, count in [*starts, *((group.runs[0].config, len(group.runs)) for group in plan.groups)]:
+    lefts = [[run for run in group.runs if run.name not in taken] for group in plan.groups]
+    groups = [(left[0].config, len(left)) for left in lefts if left]
+    for config, count in [*starts, *groups]:
         needed = memory.memory_estimate(config, spaces_of(config))
         per_run = config.updates_at(config.agent_steps) if trained else cost.UPDATES * cost.REPEATS
         updates += count * per_run
@@ -66,15 +83,23 @@ def estimate(plan: Plan) -> Estimate:
             )
             disk += count * (kept * config.checkpoint.keep + milestones * needed.gradients // 2)
     return Estimate(
-        len(plan.runs) + len(starts), len(plan.groups), updates, seconds / 3600, disk, largest, images
+        runs=sum(count for _, count in [*starts, *groups]),
+        groups=len(groups),
+        updates=updates,
+        gpu_hours=seconds / 3600,
+        disk=disk,
+        disk_at_work=largest,
+        taken=len(taken),
+        sources=tuple(sorted({*taken.values()})),
     )
 
 
 def update_ms(config: Config, parameters: int, members: int) -> float:
     """Milliseconds of an update of one of `members` runs, in proportion to what was measured."""
     states = config.replay.batch * config.replay.length * (config.agent.behavior.horizon + 1)
-    work = parameters * states / (REFERENCE_PARAMETERS * REFERENCE_STATES)
-    return RUN_MS * work + PROGRAM_MS / members
+    measured = IMAGES if config.env.pixels else STATES
+    work = parameters * states / (measured.parameters * REFERENCE_STATES)
+    return measured.run * work + measured.program / members
 
 
 def spaces_of(config: Config) -> Spaces:

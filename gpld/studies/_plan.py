@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -68,6 +68,16 @@ class Plan:
     def group(self, name: str) -> Group:
         """A group by its name."""
         return next(group for group in self.groups if group.name == name)
+
+    def only(self, tasks: Sequence[str]) -> "Plan":
+        """The groups of some tasks alone, or of all if none is named."""
+        if wrong := [task for task in tasks if task not in self.study.tasks]:
+            raise ConfigError(
+                f"tasks: {wrong[0]!r} is not a task of the study {self.study.name}; "
+                f"it has {', '.join(self.study.tasks)}"
+            )
+        chosen = [group for group in self.groups if not tasks or group.runs[0].task in tasks]
+        return dataclasses.replace(self, groups=tuple(chosen))
 
     def write(self, folder: Path) -> None:
         """Keep it in a study's folder, in one move."""

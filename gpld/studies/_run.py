@@ -14,7 +14,7 @@ from rich.live import Live
 
 from gpld import results
 from gpld.config import ConfigError
-from gpld.studies import _plan, _state, _status
+from gpld.studies import _plan, _share, _state, _status
 from gpld.studies._local import Local, LocalOptions
 from gpld.studies._plan import Plan
 from gpld.studies._ray import OnRay, RayOptions
@@ -31,6 +31,8 @@ class RunOptions:
 
     on: Place = "local"
     """This machine, a Slurm cluster, or a Ray cluster."""
+    tasks: tuple[str, ...] = ()
+    """Tasks of the study that are run; all of them if none is named."""
     members: int = 10
     """Most runs that are trained in one program."""
     retries: int = 2
@@ -62,12 +64,15 @@ def run(study: Study, folder: Path | None = None, options: RunOptions | None = N
     """Run what is left of a study, show how far it is, and say where every run stands in the end.
 
     Everything is kept in `folder`: runs, results, logs and the state of the workers. A study that was
-    stopped, in any way and anywhere, goes on. Ctrl-C and SIGTERM let workers save; Slurm's jobs go on.
+    stopped, in any way and anywhere, goes on. Runs that a study in a folder beside it has already are taken.
+    Ctrl-C and SIGTERM let workers save; Slurm's jobs go on.
     """
     options, folder = options or RunOptions(), (folder or default_folder(study)).absolute()
     _check(options)
-    plan = _plan.plan(study, members=options.members)
-    plan.write(folder)
+    whole = _plan.plan(study, members=options.members)
+    plan = whole.only(options.tasks)
+    whole.write(folder)
+    _share.take(folder, plan)
     left = _state.pending(folder, plan)
     for group in left:
         _state.forget(folder, group)
@@ -82,7 +87,7 @@ def run(study: Study, folder: Path | None = None, options: RunOptions | None = N
                 raise
             finally:
                 runner.close()
-    if not _state.pending(folder, plan):
+    if results.can_write() and not _state.pending(folder, whole):
         results.compact(folder / results.FOLDER)
     return _state.run_states(folder, plan)
 

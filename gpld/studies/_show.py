@@ -1,5 +1,6 @@
 """What a study has found so far: tables, figures, films and the report, out of the results in its folder."""
 
+import dataclasses
 import os
 import shlex
 from collections.abc import Sequence
@@ -10,11 +11,22 @@ import pandas as pd
 
 from gpld import films as cinema
 from gpld import results
-from gpld.analysis import comparisons, cost, curves, figures, quality, report, sensitivity, statistics
+from gpld.analysis import (
+    comparisons,
+    cost,
+    curves,
+    figures,
+    quality,
+    report,
+    rollouts,
+    sensitivity,
+    statistics,
+)
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Table
-from gpld.studies import _state, _times
+from gpld.config import ConfigError
+from gpld.studies import _state, _status, _times
 from gpld.studies._plan import Plan, Run
 from gpld.studies._study import TASK_GROUPS, Study
 from gpld.training import saved
@@ -29,13 +41,30 @@ FIGURES = "figures"
 
 def load(folder: Path, plan: Plan) -> pd.DataFrame:
     """Results of the runs of a plan, those under way included."""
-    for run in plan.runs:
-        if not _state.is_done(folder, plan, run):
-            _state.store(folder, plan, run)
+    if not results.can_write():
+        raise ConfigError("study: to show its results needs pyarrow: pip install pyarrow")
     store = folder / results.FOLDER
     store.mkdir(parents=True, exist_ok=True)
+    stored = set(results.load(store)["run"])
+    for run in plan.runs:
+        if run.name not in stored or not _state.is_done(folder, plan, run):
+            _state.store(folder, plan, run)
     rows = results.load(store)
     return rows.loc[rows["run"].isin([run.name for run in plan.runs])].reset_index(drop=True)
+
+
+def cut(plan: Plan, until: int | None) -> Plan:
+    """A plan as if its study ended after `until` env steps. Films are left out: they show later agents."""
+    steps = plan.study.env_steps
+    if until is None or until >= steps[-1]:
+        return plan
+    steps = (*(step for step in steps if step < until), until)
+    return dataclasses.replace(plan, study=dataclasses.replace(plan.study, env_steps=steps, films=()))
+
+
+def seen(study: Study, rows: pd.DataFrame) -> pd.DataFrame:
+    """Results as far as the study goes, or is shown."""
+    return rows.loc[rows["env_steps"] <= study.env_steps[-1]]
 
 
 def compared(study: Study) -> Comparison:
@@ -62,7 +91,9 @@ def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
         title = f"{study.title}: statistics after {study.env_steps[-1]:,} env steps"
         found.append(comparisons.statistics_table(scores, shown, title=title, notes=notes))
     title = f"{study.title}: sample efficiency"
-    found.append(comparisons.efficiency_table(curves.align(rows), shown, title=title, notes=notes))
+    found.append(
+        comparisons.efficiency_table(curves.align(seen(study, rows)), shown, title=title, notes=notes)
+    )
     paper = results.paper_scores()
     paper = paper.loc[paper["task"].isin(list(study.tasks)) & paper["method"].isin(list(study.methods))]
     if "paper" in study.compare and len(paper):
@@ -92,6 +123,7 @@ def all_tables(plan: Plan, folder: Path, rows: pd.DataFrame, source: str) -> lis
 
 def draw(study: Study, rows: pd.DataFrame, band: Band = "std") -> "dict[str, Figure]":
     """The study's figures by name."""
+    rows = seen(study, rows)
     shown, aligned = compared(study), curves.align(rows)
     extra = curves.align(_published(study))
     paper = results.paper_scores() if "paper" in study.compare else None
@@ -111,8 +143,13 @@ def draw(study: Study, rows: pd.DataFrame, band: Band = "std") -> "dict[str, Fig
     return found
 
 
-def save_figures(plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band: Band = "std") -> list[Path]:
-    """Save the study's figures, and strips of its films, as PDF and PNG; their paths."""
+def save_figures(
+    plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band: Band = "std", suffix: str = ""
+) -> list[Path]:
+    """Save the study's figures, and strips of its films, as PDF and PNG; their paths.
+
+    `suffix` ends their names.
+    """
     paths, study = [], plan.study
     drawn = draw(study, rows, band)
     if "cost" in study.figures and len(times := _times.load(plan, folder)):
@@ -128,18 +165,18 @@ def save_figures(plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band
     if strips:
         drawn["films"] = figures.strips(strips)
     for name, figure in drawn.items():
-        paths += figures.save(figure, folder / FIGURES, f"{study.name}-{name}", source=source)
+        paths += figures.save(figure, folder / FIGURES, f"{study.name}-{name}{suffix}", source=source)
     return paths
 
 
 def measured(plan: Plan, folder: Path, name: str) -> pd.DataFrame:
     """Rows of a measurement of trained agents so far, of all runs, by the study's names."""
-    paths = {run: _state.run_folder(folder, run) / f"{name}.parquet" for run in plan.runs}
     found = [
-        pd.read_parquet(path).assign(run=run.name, method=run.method)
-        for run, path in paths.items()
-        if path.exists()
+        rows.loc[rows["env_steps"] <= plan.study.env_steps[-1]].assign(run=run.name, method=run.method)
+        for run in plan.runs
+        if len(rows := rollouts.read_run(_state.run_folder(folder, run), name))
     ]
+    found = [rows for rows in found if len(rows)]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
@@ -186,13 +223,13 @@ def _filmed(plan: Plan) -> list[Run]:
     return [firsts[task, method] for task in plan.study.films for method in plan.study.methods]
 
 
-def summary(plan: Plan, folder: Path, rows: pd.DataFrame) -> list[str]:
-    """What was found, in sentences."""
-    study = plan.study
+def summary(study: Study, plan: Plan, folder: Path, rows: pd.DataFrame) -> list[str]:
+    """What was found, in sentences; `study` is that of the plan, or as far as it is shown."""
     states = _state.run_states(folder, plan)
     done = sum(state.kind == "done" for state in states)
     sentences = [study.purpose.replace("\n", " ").replace("`", "")]
-    sentences.append(f"{done} of {len(states)} runs are done.")
+    others = "".join(f", {words}" for words in _status.taken(states))
+    sentences.append(f"{done} of {len(states)} runs are done{others}.")
     sentences += [f"Failed: {state.run.name}: {state.reason}." for state in states if state.kind == "failed"]
     if study.work == "time":
         return sentences + _times.summary(plan, folder)
@@ -225,27 +262,29 @@ def _finding(study: Study, scores: pd.DataFrame, method: str, gain: float) -> st
     )
 
 
-def write_report(plan: Plan, folder: Path, *, make_films: bool = True) -> Path:
-    """Write the study's page; its path."""
-    study, timed = plan.study, plan.study.work == "time"
+def write_report(plan: Plan, folder: Path, *, make_films: bool = True, until: int | None = None) -> Path:
+    """Write the study's page, about results up to some env steps or all; its path."""
+    shown = cut(plan, until)
+    study, timed = shown.study, plan.study.work == "time"
     rows = load(folder, plan)
-    source = source_of(folder, f"gpld study report {study.name} --out {shlex.quote(_near(folder))}")
-    made, why = films(plan, folder, make=make_films)
+    command = f"gpld study report {study.name} --out {shlex.quote(_near(folder))}"
+    source = source_of(folder, command if until is None else f"{command} --until {until}")
+    made, why = films(shown, folder, make=make_films)
     folders = {run.name: _state.run_folder(folder, run) for run in plan.runs}
     page = report.Page(
         title=f"{study.title} ({study.name})",
-        summary=summary(plan, folder, rows),
+        summary=summary(study, plan, folder, rows),
         methods=list(study.methods),
-        rows=pd.concat([rows, _published(study)], ignore_index=True),
+        rows=pd.concat([seen(study, rows), _published(study)], ignore_index=True),
         tables=_times.tables(plan, folder, source) if timed else tables(study, rows, source),
-        sections=sections(plan, folder, source),
+        sections=sections(shown, folder, source),
         films=made,
         no_films=why,
         configs=report.configs_of(folders),
         environment=report.environment_of(folders),
         source=source,
     )
-    return report.write(page, folder / REPORT)
+    return report.write(page, folder / (REPORT if shown is plan else f"report-{until}.html"))
 
 
 def _published(study: Study) -> pd.DataFrame:

@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Literal
 
 from gpld import results
+from gpld.analysis import rollouts
 from gpld.studies._plan import RUNS, Group, Plan, Run
 from gpld.training import saved
+from gpld.training.checkpoints import saved_steps
+from gpld.training.milestones import MILESTONES
 
 STATE = "state"
 LOGS = "logs"
-TIMES = "cost.parquet"
+TIMES = "cost.csv"
 """What was found about a run that was timed, in its folder."""
+TAKEN = "taken.json"
+"""In the folder of a run that was taken from another study: which."""
 BEAT_SECONDS = 5.0
 LOST_SECONDS = 60.0
 """A worker that has not been heard of for so long has ended without a word."""
@@ -51,6 +56,8 @@ class RunState:
     reason: str = ""
     log: str = ""
     """Where its worker wrote what happened, if it failed."""
+    taken: str = ""
+    """The study that trained it, if it is another."""
 
 
 def run_folder(folder: Path, run: Run) -> Path:
@@ -68,20 +75,43 @@ def scored(folder: Path, run: Run) -> set[int]:
     return {score["env_steps"] for score in results.read_scores(run_folder(folder, run))}
 
 
+def taken_from(folder: Path, run: Run) -> str:
+    """The study that a run was taken from, or nothing."""
+    path = run_folder(folder, run) / TAKEN
+    return json.loads(path.read_text())["study"] if path.exists() else ""
+
+
+def unmeasured(folder: Path, plan: Plan, run: Run) -> list[int]:
+    """Env steps of models that a run has kept and that are still to be measured, the latest first.
+
+    Those of models that are scored, and of milestones.
+    """
+    if not plan.study.measures:
+        return []
+    path = run_folder(folder, run)
+    kept = {*plan.study.env_steps} & {*saved.steps(path)} | {*saved_steps(path / MILESTONES)}
+    done = set.intersection(*(rollouts.measured_steps(path, name) for name in plan.study.measures))
+    return sorted((step for step in kept - done if step <= run.config.env_steps), reverse=True)
+
+
 def is_done(folder: Path, plan: Plan, run: Run) -> bool:
     """Whether nothing is left to do for a run."""
     if plan.study.work == "time":
         return (run_folder(folder, run) / TIMES).exists()
     if run in plan.starts:
         return run.config.env_steps in scored(folder, run)
-    return scored(folder, run) >= {*plan.study.env_steps}
+    return scored(folder, run) >= {*plan.study.env_steps} and not unmeasured(folder, plan, run)
 
 
 def store(folder: Path, plan: Plan, run: Run) -> None:
-    """Put what a run has found so far into the study's results."""
+    """Put what a run has found so far, and no further than it goes here, into the study's results.
+
+    Nothing happens on a machine that cannot write them: one that can does it before it shows them.
+    """
     path = run_folder(folder, run)
-    if (path / saved.CONFIG).exists():
+    if (path / saved.CONFIG).exists() and results.can_write():
         rows = results.collect(path, run=run.name, study=plan.study.name, method=run.method)
+        rows = rows.loc[rows["env_steps"] <= run.config.env_steps]
         if len(rows):
             results.write(folder / results.FOLDER, rows)
 
@@ -152,7 +182,7 @@ def run_states(folder: Path, plan: Plan) -> list[RunState]:
 def _run_state(folder: Path, plan: Plan, group: Group, run: Run, said: GroupState) -> RunState:
     goal = run.config.env_steps
     if is_done(folder, plan, run):
-        return RunState(run, "done", goal)
+        return RunState(run, "done", goal, taken=taken_from(folder, run))
     env_steps, rate = _progress(run_folder(folder, run), said.started)
     if run.name in said.failures:
         return RunState(run, "failed", env_steps, 0.0, said.failures[run.name], str(log_path(folder, group)))

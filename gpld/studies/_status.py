@@ -1,5 +1,6 @@
 """The table that shows how far a study is."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from rich.table import Column, Table
@@ -28,7 +29,7 @@ def status_table(plan: Plan, states: Sequence[RunState]) -> Table:
     table = Table(
         Column("task", no_wrap=True), *right, progress, title=f"study {plan.study.name}", title_justify="left"
     )
-    for task in plan.study.tasks:
+    for task in dict.fromkeys(state.run.task for state in states):
         table.add_row(task, *_cells([state for state in states if state.run.task == task]))
     table.add_section()
     remaining = eta(states)
@@ -44,9 +45,17 @@ def failures(states: Sequence[RunState]) -> list[str]:
     ]
 
 
+def taken(states: Sequence[RunState]) -> list[str]:
+    """How many runs were taken from each of other studies, in words."""
+    counts = Counter(state.taken for state in states if state.taken)
+    return [f"{count} taken from {study}" for study, count in counts.items()]
+
+
 def line(states: Sequence[RunState]) -> str:
     """The same in one line, for logs."""
     counts = [f"{count} {kind}" for kind in KINDS if (count := _count(states, kind))]
+    if others := taken(states):
+        counts[0] += f" ({', '.join(others)})"
     remaining = eta(states)
     return ", ".join(counts) + (f"; {duration(remaining)} left" if remaining else "")
 

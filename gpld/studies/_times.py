@@ -27,14 +27,14 @@ def measure(folder: Path, plan: Plan, group: Group) -> None:
         options.save(run.config, path / saved.CONFIG)
         about = {"task": run.task, "method": run.method, "seed": run.seed, "device": device}
         partial = path / f".{_state.TIMES}"
-        pd.DataFrame([about | row]).to_parquet(partial, index=False)
+        pd.DataFrame([about | row]).to_csv(partial, index=False)
         partial.replace(path / _state.TIMES)
 
 
 def load(plan: Plan, folder: Path) -> pd.DataFrame:
     """What was found so far: a row for each run, with the columns of `cost.measure`."""
     paths = [_state.run_folder(folder, run) / _state.TIMES for run in plan.runs]
-    found = [pd.read_parquet(path) for path in paths if path.exists()]
+    found = [pd.read_csv(path) for path in paths if path.exists()]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 

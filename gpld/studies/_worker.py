@@ -1,5 +1,8 @@
 """The process that works on one group: train its runs as far as they are to be scored, score them, go on.
 
+What is known is kept at once, and what matters most comes first: the runs' metrics, their scores, and then
+what is measured of their models, of the last of all runs before any earlier one.
+
     python -m gpld.studies._worker FOLDER GROUP
 
 It exits with 0 if all runs are done, 1 if some failed, and 128 plus the number of the signal that interrupted
@@ -67,6 +70,9 @@ def _train(folder: Path, plan: Plan, group: Group, failures: dict[str, str]) -> 
             for run in left:
                 _follow(_state.run_folder(folder, run) / saved.CONFIG, folder, group.start)
         _advance(folder, plan, left, env_steps, failures)
+        # Before training goes on: the checkpoint will be replaced.
+        _measure(folder, plan, group, failures, only=env_steps)
+    _measure(folder, plan, group, failures)
 
 
 def _follow(config: Path, folder: Path, start: Run) -> None:
@@ -89,40 +95,85 @@ def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, fail
     """Train some runs to `env_steps` and score them there. Failures, in words, are added by run."""
     configs = [replace(run.config, env_steps=env_steps) for run in runs]
     outcomes = train_group(configs, [_state.run_folder(folder, run) for run in runs])
+    signals = [outcome.signal for outcome in outcomes if outcome.signal is not None]
     for run, outcome in zip(runs, outcomes, strict=True):
-        if outcome.signal is not None:
-            _state.store(folder, plan, run)
-            raise Interrupted(outcome.signal)
-        try:
-            if outcome.error is not None:
-                raise outcome.error
-            _score(folder, plan, run, env_steps)
-        except Exception as error:
-            traceback.print_exception(error)
-            failures[run.name] = f"{type(error).__name__}: {error}"
+        if outcome.error is not None:
+            _note(failures, run, outcome.error)
+    if not signals:
+        _score_apart(folder, plan, [run for run in runs if run.name not in failures], env_steps, failures)
+    for run in runs:
         _state.store(folder, plan, run)
+        if env_steps == run.config.env_steps and env_steps in _state.scored(folder, run):
+            _discard_replay(folder, plan, run)
+    if signals:
+        raise Interrupted(signals[0])
 
 
-def _score(folder: Path, plan: Plan, run: Run, env_steps: int) -> None:
-    from gpld.analysis import quality, rollouts, sensitivity
+def _score_apart(
+    folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, failures: dict[str, str]
+) -> None:
+    """Score runs together. One must not end the others: if they cannot be, only that one fails."""
+    try:
+        if runs:
+            _score(folder, plan, runs, env_steps)
+    except Exception as error:
+        if len(runs) == 1:
+            _note(failures, runs[0], error)
+            return
+        for run in runs:
+            _score_apart(folder, plan, [run], env_steps, failures)
+
+
+def _score(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int) -> None:
+    """Score the newest checkpoints of some runs in one program."""
     from gpld.training import score
 
-    path = _state.run_folder(folder, run)
-    trained = saved.load(path)
-    if trained.env_steps != env_steps:
-        raise RuntimeError(f"the newest checkpoint is of {trained.env_steps:,} env steps, not {env_steps:,}")
-    found = score.score(trained, episodes=plan.study.score_episodes)
-    print(f"{run.name}: {found.mean:.1f} after {env_steps:,} env steps", flush=True)
+    trained = [saved.load(_state.run_folder(folder, run)) for run in runs]
+    for one in trained:
+        if one.env_steps != env_steps:
+            raise RuntimeError(f"the newest checkpoint is of {one.env_steps:,} env steps, not {env_steps:,}")
+    found = score.score_all(trained, episodes=plan.study.score_episodes)
+    for run, own in zip(runs, found, strict=True):
+        results.add_score(_state.run_folder(folder, run), own)
+        print(f"{run.name}: {own.mean:.1f} after {env_steps:,} env steps", flush=True)
+
+
+def _measure(
+    folder: Path, plan: Plan, group: Group, failures: dict[str, str], *, only: int | None = None
+) -> None:
+    """Measure what is left of all models that are kept, or of those of some env steps, the latest first."""
+    models = [
+        (step, run)
+        for run in group.runs
+        for step in _state.unmeasured(folder, plan, run)
+        if run.name not in failures and only in (None, step)
+    ]
+    for step, run in sorted(models, key=lambda model: -model[0]):
+        try:
+            _measure_one(_state.run_folder(folder, run), plan, step)
+        except Exception as error:
+            _note(failures, run, error)
+
+
+def _measure_one(path: Path, plan: Plan, step: int) -> None:
+    """Measure what has not been of a run's model of `step`."""
+    from gpld.analysis import quality, rollouts, sensitivity
+
     kinds = {kind.NAME: kind.measure for kind in (sensitivity, quality)}
-    if plan.study.measures:
-        rollouts.measure_all(path, {name: kinds[name] for name in plan.study.measures})
-    results.add_score(path, found)  # last: what is scored needs nothing more
-    if env_steps == run.config.env_steps and not plan.study.keep_replay:
-        _discard_replay(path / saved.CHECKPOINTS)
+    left = [name for name in plan.study.measures if step not in rollouts.measured_steps(path, name)]
+    rollouts.measure_all(path, {name: kinds[name] for name in left}, step=step)
 
 
-def _discard_replay(checkpoints: Path) -> None:
+def _note(failures: dict[str, str], run: Run, error: Exception) -> None:
+    traceback.print_exception(error)
+    failures[run.name] = f"{type(error).__name__}: {error}"
+
+
+def _discard_replay(folder: Path, plan: Plan, run: Run) -> None:
     """Give back the disk that only a longer run would need; agents can still be loaded."""
+    if plan.study.keep_replay:
+        return
+    checkpoints = _state.run_folder(folder, run) / saved.CHECKPOINTS
     for path in [checkpoints / "steps", *checkpoints.glob("*/latents")]:
         shutil.rmtree(path, ignore_errors=True)
 

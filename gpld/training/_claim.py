@@ -8,14 +8,11 @@ from pathlib import Path
 
 from gpld import config as options
 from gpld.config import Config, ConfigError
-from gpld.training.saved import CONFIG
+from gpld.training.saved import CONFIG, FREE
 from gpld.training.warm_start import PARTS
 
 LOCK = ".lock"
 """Held by the process that trains in a folder."""
-
-# What may change between two starts of a run, because no bit of training depends on it.
-_FREE = ("checkpoint.", "log.", "env.threads", "env.processes", "env.timeout", "env.restarts", "max_skipped")
 
 
 @contextmanager
@@ -45,7 +42,7 @@ def _refuse_other_options(config: Config, folder: Path) -> None:
     differences = {
         name: values
         for name, values in options.diff(before, now).items()
-        if not name.startswith(_FREE) and not (name == "env_steps" and values[0] < values[1])
+        if not name.startswith(FREE) and not (name == "env_steps" and values[0] < values[1])
     }
     if differences:
         lines = [f"  {name}: {old!r} there, {new!r} now" for name, (old, new) in differences.items()]

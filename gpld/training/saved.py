@@ -28,6 +28,10 @@ PLACES = (CHECKPOINTS, MILESTONES)
 """Where models are looked for."""
 
 
+FREE = ("checkpoint.", "log.", "env.threads", "env.processes", "env.timeout", "env.restarts", "max_skipped")
+"""How the names of options begin on which no bit of training depends: they may change between two starts."""
+
+
 class Trained(NamedTuple):
     """An agent after `env_steps` of its run."""
 

@@ -1,15 +1,17 @@
 """How well the agent of a run folder does: episodes played with it, and the file that keeps their returns."""
 
 import json
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from rich.table import Column, Table
 
-from gpld.training.evaluation import evaluate
+from gpld.training.evaluation import evaluate_all
 from gpld.training.provenance import provenance
 from gpld.training.saved import Trained
 
@@ -50,9 +52,20 @@ class Score(NamedTuple):
 
 def score(trained: Trained, *, episodes: int, seed: int = 0) -> Score:
     """Play episodes with an agent. `seed` decides where they begin, and what is random in the actions."""
-    config, key = trained.config, jax.random.key(seed)
-    returns = evaluate(config, trained.model, episodes=episodes, number=seed, key=key)
-    return Score(config.task, trained.env_steps, trained.updates, seed, returns)
+    return score_all([trained], episodes=episodes, seed=seed)[0]
+
+
+def score_all(trained: Sequence[Trained], *, episodes: int, seed: int = 0) -> list[Score]:
+    """`score` of agents that differ in `population.PER_RUN` alone, in one program."""
+    configs, keys = [one.config for one in trained], [jax.random.key(seed)] * len(trained)
+    model, keys = (
+        jax.tree.map(lambda *x: jnp.stack(x), *each) for each in ([t.model for t in trained], keys)
+    )
+    returns = evaluate_all(configs, model, episodes=episodes, number=seed, keys=keys)
+    return [
+        Score(one.config.task, one.env_steps, one.updates, seed, own)
+        for one, own in zip(trained, returns, strict=True)
+    ]
 
 
 def table(found: Score) -> Table:

@@ -145,7 +145,7 @@ def test_all_checkpoints_are_measured_and_kept_by_their_step(runs):
     folder, options = runs["dreamerv3"], SHAPE
     steps = saved.steps(folder)
     assert steps == [800, 1600]
-    (folder / "sensitivity.parquet").unlink(missing_ok=True)
+    (folder / "sensitivity.csv").unlink(missing_ok=True)
     newest = sensitivity.measure_run(folder, **options)
     assert newest["env_steps"].unique().tolist() == steps[1:]
     both = sensitivity.measure_run(folder, all_checkpoints=True, **options)

@@ -13,7 +13,7 @@ from gpld import config as options
 from gpld import results
 from gpld.config import Config
 from gpld.population import TITLES
-from gpld.training import _claim
+from gpld.training import saved
 
 from .pages import DOCS, ROOT, blocks
 
@@ -343,5 +343,5 @@ def test_options_that_may_change_are_those_of_the_code():
     text = (DOCS / "troubleshooting.md").read_text()
     (sentence,) = re.findall(r"Free to change are (.*?)\.\s+Everything else", text, re.S)
     assert set(re.findall(r"`([\w.]+)`", sentence)) - {"env_steps"} == {
-        name.strip(".") for name in _claim._FREE
+        name.strip(".") for name in saved.FREE
     }

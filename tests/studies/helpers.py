@@ -1,12 +1,18 @@
 """What the tests of studies share: a study that trains nothing, and one that trains a little."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from gpld import config as options
 from gpld import results
-from gpld.studies import Plan, plan
+from gpld.studies import Plan, _state, plan
 from gpld.studies import _study as study_files
+from gpld.training import saved
+from gpld.training.score import Score
+from gpld.types import Spaces
 
 TEXT = """
 title = "Small"
@@ -32,6 +38,28 @@ def small(**changes) -> Plan:
     import tomllib
 
     return plan(study_files.from_dict(tomllib.loads(TEXT) | changes, "small"))
+
+
+def finish(folder: Path, run, *env_steps: int, episodes: int = 20, every: int = 300) -> Path:
+    """Leave behind what a trained and scored run does, files of a few bytes each; its folder.
+
+    Evaluations have the return env_steps / 10 + seed, and scores 1,000 more.
+    """
+    path, last = _state.run_folder(folder, run), env_steps[-1]
+    for place in (f"checkpoints/{last:012d}/arrays", f"checkpoints/{last:012d}/latents", "checkpoints/steps"):
+        (path / place).mkdir(parents=True)
+        (path / place / "data").write_text(run.name)
+    options.save(replace(run.config, env_steps=last), path / saved.CONFIG)
+    saved.write_spaces(path, Spaces.of({"position": (3,)}, 1))
+    lines = [
+        {"env_steps": step, "updates": step // 4, "eval/return": step / 10 + run.seed, "eval/episodes": 3}
+        for step in range(every, last + 1, every)
+    ]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for step in env_steps:
+        returns = [1000 + step / 10 + run.seed] * episodes
+        results.add_score(path, Score(run.task, step, step // 4, 0, returns))
+    return path
 
 
 def comparable(folder: Path):

@@ -85,7 +85,7 @@ def assert_same_results(folder, smoke):
     for run in read_plan(smoke).runs:
         one, two = (_state.run_folder(place, run) / "metrics.jsonl" for place in (folder, smoke))
         assert one.read_bytes() == two.read_bytes(), run.name
-        one, two = (pd.read_parquet(path.with_name("sensitivity.parquet")) for path in (one, two))
+        one, two = (pd.read_csv(path.with_name("sensitivity.csv")) for path in (one, two))
         pd.testing.assert_frame_equal(one.drop(columns="run"), two.drop(columns="run"), check_exact=True)
 
 

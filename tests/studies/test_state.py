@@ -36,6 +36,12 @@ def score(folder, run, *env_steps):
         results.add_score(path, Score(run.task, steps, 0, 0, [1.0]))
 
 
+def score_each(folder, plan, runs, env_steps):
+    """In the place of `_worker._score`."""
+    for run in runs:
+        score(folder, run, env_steps)
+
+
 def test_a_killed_worker_is_started_again(tmp_path, monkeypatch):
     count = pretend(monkeypatch, tmp_path, "attempt < 3 and os.kill(os.getpid(), signal.SIGKILL)")
     assert _supervise.Supervisor(tmp_path, GROUP, retries=2).run() == "done"
@@ -171,7 +177,7 @@ def test_a_worker_trains_and_scores_what_is_left_and_keeps_failures_apart(tmp_pa
         ]
 
     monkeypatch.setattr(_worker, "train_group", train)
-    monkeypatch.setattr(_worker, "_score", lambda folder, plan, run, steps: score(folder, run, steps))
+    monkeypatch.setattr(_worker, "_score", score_each)
     assert _worker.work(tmp_path, group, plan) == 1
     names = [[str(path) for _, path in some] for some in trained]
     second, third, fourth = (run.name for run in group.runs[1:])

@@ -17,7 +17,7 @@ from gpld.training import _claim, saved
 from gpld.types import Spaces
 from tests.analysis.test_cost import Clock
 from tests.studies.helpers import small
-from tests.studies.test_state import score
+from tests.studies.test_state import score, score_each
 from tests.training.helpers import TINY
 
 START = {"env_steps": 800, "method": "DreamerV3", "seed": 7, "init": "encoder"}
@@ -35,7 +35,7 @@ def trained(monkeypatch):
         return [Outcome() for _ in configs]
 
     monkeypatch.setattr(_worker, "train_group", train)
-    monkeypatch.setattr(_worker, "_score", lambda folder, plan, run, steps: score(folder, run, steps))
+    monkeypatch.setattr(_worker, "_score", score_each)
     return done
 
 
@@ -103,7 +103,7 @@ def test_a_study_goes_on_where_it_was_moved_to(tmp_path, monkeypatch):
         return [Outcome(signal=stop if config.env_steps == 1200 else None) for config in configs]
 
     monkeypatch.setattr(_worker, "train_group", partial(train, stop=15))
-    monkeypatch.setattr(_worker, "_score", lambda folder, plan, run, steps: score(folder, run, steps))
+    monkeypatch.setattr(_worker, "_score", score_each)
     plan, (here, there) = plan_of(), (tmp_path / "here", tmp_path / "there")
     group = plan.groups[0]
     assert _worker.work(here, group, plan) == 143
@@ -142,7 +142,7 @@ def test_a_run_without_a_checkpoint_is_reported_and_predictions_do_not_stand_in_
 
 
 def test_a_run_has_the_parts_that_it_begins_with(tmp_path, monkeypatch, small_run):
-    monkeypatch.setattr(_worker, "_score", lambda folder, plan, run, steps: score(folder, run, steps))
+    monkeypatch.setattr(_worker, "_score", score_each)
     values = {
         "tasks": ["cartpole-balance"],
         "seeds": [9],
