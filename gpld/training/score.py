@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Column, Table
 
+from gpld.training._program import stack
 from gpld.training.evaluation import evaluate_all
 from gpld.training.provenance import provenance
 from gpld.training.saved import Trained
@@ -57,10 +58,8 @@ def score(trained: Trained, *, episodes: int, seed: int = 0) -> Score:
 
 def score_all(trained: Sequence[Trained], *, episodes: int, seed: int = 0) -> list[Score]:
     """`score` of agents that differ in `population.PER_RUN` alone, in one program."""
-    configs, keys = [one.config for one in trained], [jax.random.key(seed)] * len(trained)
-    model, keys = (
-        jax.tree.map(lambda *x: jnp.stack(x), *each) for each in ([t.model for t in trained], keys)
-    )
+    configs, model = [one.config for one in trained], stack([one.model for one in trained])
+    keys = jnp.stack([jax.random.key(seed)] * len(trained))
     returns = evaluate_all(configs, model, episodes=episodes, number=seed, keys=keys)
     return [
         Score(one.config.task, one.env_steps, one.updates, seed, own)

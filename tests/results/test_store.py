@@ -1,5 +1,7 @@
 import json
 import multiprocessing
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -131,3 +133,15 @@ def test_what_is_not_a_place_of_results_is_named(tmp_path):
     (tmp_path / f"bad-{time.time_ns()}.parquet").write_bytes(b"nonsense")
     with pytest.raises(ConfigError, match=r"bad-\d+\.parquet"):
         results.load(tmp_path)
+
+
+def test_what_only_trains_needs_no_pyarrow(tmp_path, monkeypatch):
+    code = "import sys; sys.modules['pyarrow'] = None; import gpld.studies, gpld.results"
+    code += "; print(gpld.results.can_write())"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout == "False\n"
+    results.write(tmp_path, rows(tasks=["t"], methods=["m"], seeds=1))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    for use in (lambda: results.load(tmp_path), lambda: results.write(tmp_path, rows(["t"], ["m"], 1))):
+        with pytest.raises(ConfigError, match="results: their Parquet files need pyarrow"):
+            use()

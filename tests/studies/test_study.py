@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from gpld import studies
+from gpld import memory, studies
 from gpld.analysis import cost
 from gpld.config import ConfigError, flat
 from gpld.envs._dm_control import PIXELS
@@ -14,6 +14,7 @@ from tests.studies.helpers import TEXT, small
 NAMES = {
     "proprio",
     "locomotion",
+    "locomotion-short",
     "quadruped",
     "pixels",
     "ablation-rho-posterior",
@@ -83,7 +84,7 @@ def test_methods_and_ablations_are_the_papers():
     }
 
 
-@pytest.mark.parametrize("name", sorted(NAMES - {"ablation-estimator"}))
+@pytest.mark.parametrize("name", sorted(NAMES - {"ablation-estimator", "locomotion-short"}))
 def test_studies_of_the_paper_use_the_authors_scaling_and_say_so(name):
     study = studies.get(name)
     assert "paper" in study.presets
@@ -221,3 +222,11 @@ def test_an_estimate_is_in_proportion_to_what_was_measured():
     # Ten models of 500k agent steps, of parameters alone.
     more = studies.estimate(studies.plan(seldom)).disk - part.disk
     assert more / 60 == pytest.approx(10 * 4 * 9.7e6, rel=0.05)
+
+
+@pytest.mark.parametrize(("members", "ms"), [(1, 13.30), (4, 8.94)])
+def test_an_update_from_images_takes_what_was_measured(members, ms):
+    """See results/update-pixels.json."""
+    config = studies.get("pixels").config("walker-run", "GPLD-DreamerV3", 0)
+    parameters = memory.memory_estimate(config, _estimate.spaces_of(config)).gradients // 8
+    assert _estimate.update_ms(config, parameters, members) == pytest.approx(ms, rel=2e-3)

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import json
 import statistics
@@ -30,6 +31,23 @@ def test_a_score_is_an_evaluation_with_keys_of_its_seed(trained, found):
 
 def test_another_seed_begins_elsewhere(trained, found):
     assert set(score.score(trained, episodes=3, seed=6).returns).isdisjoint(found.returns)
+
+
+def test_agents_scored_together_score_as_each_does_alone(trained):
+    others = [
+        trained._replace(
+            config=dataclasses.replace(trained.config, seed=seed),
+            model=jax.tree.map(lambda x, factor=factor: factor * x, trained.model),
+        )
+        for seed, factor in ((4, 1.5), (5, 0.5))
+    ]
+    agents = [trained, *others]
+    together = score.score_all(agents, episodes=2)
+    for one, own in zip(agents, together, strict=True):
+        alone = score.score(one, episodes=2)
+        assert own.returns == pytest.approx(alone.returns, abs=1e-3)
+        assert own[:4] == alone[:4]
+    assert len({episode for own in together for episode in own.returns}) == 6
 
 
 def test_the_file_has_the_returns_and_where_they_came_from(found, tmp_path):
