@@ -60,6 +60,22 @@ def test_after_one_ablation_the_next_trains_only_its_own_methods(tmp_path):
     assert "10 of 25 runs are done, 10 taken from ablation-decay." in summary
 
 
+def test_ablations_have_the_same_baselines_and_locomotion_is_part_of_proprio():
+    def identities(name, methods=()):
+        return {
+            _share.identity(run.config)
+            for run in studies.plan(studies.get(name)).runs
+            if run.method in methods or not methods
+        }
+
+    names = [name for name in studies.names() if name.startswith("ablation-")]
+    baselines = [identities(name, ["DreamerV3"]) for name in names]
+    assert len(baselines) == 5
+    assert len(baselines[0]) == 15
+    assert all(one == baselines[0] for one in baselines)
+    assert identities("proprio") > identities("locomotion") | baselines[0]
+
+
 def test_a_taken_run_links_to_models_and_copies_what_may_change(tmp_path):
     done(tmp_path / "a", named(small(), "a"))
     plan = named(small(), "b")
