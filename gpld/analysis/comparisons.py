@@ -1,4 +1,4 @@
-"""What methods achieve, as tables: scores, the paper's aggregates, robust statistics, sample efficiency."""
+"""What methods achieve, as tables: scores, the paper's aggregates, robust statistics, steps to a goal."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -32,25 +32,25 @@ def score_table(
     subsets: Mapping[str, Sequence[str]] | None = None,
     notes: Sequence[str] = (),
 ) -> Table:
-    """Mean and standard deviation over seeds, gains over the baseline, and the paper's aggregates.
+    """Mean, standard deviation and interval over seeds, gains over the baseline, and the paper's aggregates.
 
-    `scores` is what `statistics.final_scores` gives, or a summary with `mean`, `std` and `seeds`. `subsets`
-    are some of the tasks, by name, that get aggregates of their own.
+    `scores` is what `statistics.final_scores` or `area_scores` gives, or a summary with `mean`, `std` and
+    `seeds`, which has no intervals. `subsets` are some of the tasks, by name, that get aggregates too.
     """
     summary = scores if "mean" in scores else statistics.summarise(scores)
-    means, stds = (summary.pivot(index="task", columns="method", values=x) for x in ("mean", "std"))
-    means, stds = (x.reindex(index=compared.tasks, columns=compared.methods) for x in (means, stds))
+    known = {(row["task"], row["method"]): row for row in summary.to_dict("records")}
     rows = []
     for task in compared.tasks:
-        cells = [_mean_std(means.loc[task, method], stds.loc[task, method]) for method in compared.methods]
-        baseline = means.loc[task, compared.baseline]
-        gains = [_gain(means.loc[task, method], baseline) for method in compared.others]
-        rows.append((task, *cells, *gains))
+        own = {method: known.get((task, method)) for method in compared.methods}
+        means = {method: row["mean"] if row else np.nan for method, row in own.items()}
+        gains = [_gain(means[method], means[compared.baseline]) for method in compared.others]
+        rows.append((task, *map(_spread, own.values()), *gains))
     groups = {"all tasks": compared.tasks, **(subsets or {})}
     totals = [row for name, tasks in groups.items() for row in _aggregates(summary, name, tasks, compared)]
     seeds = "; ".join(f"{method}: {_seeds(summary, method)}" for method in compared.methods)
     header = ("task", *compared.methods, *(f"gain of {method}" for method in compared.others))
-    about = f"mean \u00b1 standard deviation over seeds ({seeds})"
+    interval = " [95% bootstrap interval of the mean]" if "low" in summary else ""
+    about = f"mean \u00b1 standard deviation{interval} over seeds ({seeds})"
     return Table(title, header, tuple(rows + totals), (about, *notes), len(totals))
 
 
@@ -69,6 +69,7 @@ def statistics_table(
         if not tasks:
             rows.append((method, *[NOTHING] * 5))
             continue
+        count = f" ({len(tasks)} of {len(compared.tasks)} tasks)" if len(tasks) < len(compared.tasks) else ""
         ours, theirs = (statistics.score_matrix(scores, m, tasks, scale) for m in (method, compared.baseline))
         simple = (statistics.iqm, statistics.median, statistics.mean, statistics.optimality_gap)
         cells = [_value(float(f(ours)), statistics.interval(f, ours)) for f in simple]
@@ -76,7 +77,7 @@ def statistics_table(
         if method != compared.baseline:
             chance = statistics.probability_of_improvement(ours, theirs)
             better = _value(chance, statistics.improvement_interval(ours, theirs))
-        rows.append((method, *cells, better))
+        rows.append((f"{method}{count}", *cells, better))
     header = ("method", "interquartile mean", "median", "mean", "optimality gap")
     about = f"scores divided by {compared.baseline}'s mean on each task; 95% stratified bootstrap intervals"
     better = f"better than {compared.baseline}"
@@ -84,7 +85,7 @@ def statistics_table(
 
 
 def efficiency_table(curves: Curves, compared: Comparison, *, title: str, notes: Sequence[str] = ()) -> Table:
-    """Mean return over training, and env steps until a method's mean is where the baseline's ends."""
+    """Env steps until the mean over seeds of a method is where the baseline's ends."""
     rows = []
     for task in compared.tasks:
         baseline = curves.get((task, compared.baseline))
@@ -93,32 +94,52 @@ def efficiency_table(curves: Curves, compared: Comparison, *, title: str, notes:
         for method in compared.methods:
             runs = curves.get((task, method))
             if runs is None or len(runs.env_steps) < 2:
-                cells += [NOTHING, NOTHING]
+                cells.append(NOTHING)
                 continue
-            mean = runs.returns.mean(0)
-            steps = float(statistics.steps_to_reach(runs.env_steps, mean, goal))
-            area = float(statistics.area_under_curve(runs.env_steps, mean))
-            cells += [f"{area:.1f}", f"{steps:,.0f}" if np.isfinite(steps) else "not reached"]
+            steps = float(statistics.steps_to_reach(runs.env_steps, runs.returns.mean(0), goal))
+            cells.append(f"{steps:,.0f}" if np.isfinite(steps) else "not reached")
         rows.append((task, *cells))
-    columns = ("mean return", "env steps to goal")
-    header = [f"{method}, {column}" for method in compared.methods for column in columns]
-    about = (
-        f"mean return over env steps; the goal is the return at which {compared.baseline}'s mean curve ends"
+    about = f"env steps until the mean over seeds is at the return where {compared.baseline}'s ends"
+    return Table(title, ("task", *compared.methods), tuple(rows), (about, *notes))
+
+
+def peer_table(peers: pd.DataFrame, tasks: Sequence[str], until: int) -> Table | None:
+    """Returns of `results.peers` at the last env steps, at most `until`, that all of them have; or None."""
+    some = peers.loc[peers["task"].isin(list(tasks)) & (peers["env_steps"] <= until)]
+    steps = [set(own["env_steps"]) for _, own in some.groupby(["agent", "task"], sort=False)]
+    common = set.intersection(*steps) - {0} if steps else set()
+    if not common:
+        return None
+    at = max(common)
+    known = {(row["task"], row["agent"]): row for row in some.loc[some["env_steps"] == at].to_dict("records")}
+    agents = list(dict.fromkeys(some["agent"]))
+    rows = [
+        (task, *(_bounded(known[task, agent]) if (task, agent) in known else NOTHING for agent in agents))
+        for task in tasks
+        if any((task, agent) in known for agent in agents)
+    ]
+    sources = "; ".join(dict.fromkeys(some["source"]))
+    notes = (
+        "mean [bounds that the source gives]; from states",
+        f"data: {sources}, gpld.results.peers()",
     )
-    return Table(title, ("task", *header), tuple(rows), (about, *notes))
+    return Table(f"others' runs after {at:,} env steps", ("task", *agents), tuple(rows), notes)
 
 
 def _aggregates(
     summary: pd.DataFrame, name: str, tasks: Sequence[str], compared: Comparison
 ) -> list[tuple[str, ...]]:
-    """Raw and normalised mean over some tasks."""
-    titles = (f"{name}, raw mean", f"{name}, normalised mean")
-    some = summary.loc[summary["task"].isin(list(tasks))]
+    """Raw and normalised mean over some tasks: of those that all methods with any scores have."""
+    some = summary.loc[summary["task"].isin(list(tasks)) & summary["method"].isin(list(compared.methods))]
+    own = [set(rows["task"]) for _, rows in some.groupby("method", observed=True)]
+    common = set.intersection(*own) if own else set()
+    of = f" of {len(common)} of {len(tasks)} tasks" if len(common) < len(tasks) else ""
+    titles = (f"{name}, raw mean{of}", f"{name}, normalised mean{of}")
+    some = some.loc[some["task"].isin(common)]
     if not (some["method"] == compared.baseline).any():
         return [(title, *[NOTHING] * (len(compared.methods) + len(compared.others))) for title in titles]
     found = statistics.aggregate(some, compared.baseline).reindex(compared.methods)
-    complete = found["tasks"] == found.loc[compared.baseline, "tasks"]
-    raw = found["raw"].where(complete)  # means over other tasks are not comparable
+    raw = found["raw"]
     raws = [_number(raw[method], ".1f") for method in compared.methods]
     gains = [_gain(raw[method], raw[compared.baseline]) for method in compared.others]
     normalised = [_number(found.loc[method, "normalised"], ".3f") for method in compared.methods]
@@ -130,8 +151,18 @@ def _number(value: float, form: str) -> str:
     return format(value, form) if np.isfinite(value) else NOTHING
 
 
-def _mean_std(mean: float, std: float) -> str:
-    return f"{mean:.1f} \u00b1 {std:.1f}" if np.isfinite(mean) else NOTHING
+def _spread(row: Mapping | None) -> str:
+    """Mean, standard deviation, and interval if there is one; a single seed has a mean alone."""
+    if row is None or not np.isfinite(row["mean"]):
+        return NOTHING
+    if row["seeds"] == 1:
+        return f"{row['mean']:.1f}"
+    interval = f" [{row['low']:.1f}, {row['high']:.1f}]" if "low" in row else ""
+    return f"{row['mean']:.1f} \u00b1 {row['std']:.1f}{interval}"
+
+
+def _bounded(row: Mapping) -> str:
+    return f"{row['mean']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
 
 
 def _gain(value: float, baseline: float) -> str:

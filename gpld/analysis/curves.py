@@ -8,9 +8,12 @@ import pandas as pd
 from jaxtyping import Float
 
 from gpld.analysis import statistics
+from gpld.population import TITLES
 
 Band = Literal["std", "interval"]
 """One standard deviation over seeds, as in the paper, or a 95% bootstrap interval of the mean."""
+
+DREAMER = TITLES["dreamerv3"]
 
 _REPS = 500
 
@@ -31,6 +34,7 @@ class Curve(NamedTuple):
     low: Float[np.ndarray, " points"]
     high: Float[np.ndarray, " points"]
     runs: int
+    """0 if that is not known."""
 
 
 Curves = Mapping[tuple[str, str], Runs]
@@ -67,6 +71,22 @@ def task_curve(runs: Runs, band: Band = "std") -> Curve:
         std = runs.returns.std(0)
         return Curve(runs.env_steps, mean, mean - std, mean + std, len(runs.returns))
     return Curve(runs.env_steps, mean, *statistics.mean_interval(runs.returns, reps=_REPS), len(runs.returns))
+
+
+def peer_curves(rows: pd.DataFrame, until: int) -> dict[tuple[str, str], Curve]:
+    """Curves of `results.peers` up to some env steps, by task and by the name that a picture shows.
+
+    The band is between the bounds that the source gives. A curve that has fewer than two points is left out.
+    """
+    found, shown = {}, rows.loc[rows["env_steps"] <= until]
+    for (task, agent), own in shown.groupby(["task", "agent"], sort=False):
+        own = own.sort_values("env_steps")
+        if len(own) < 2:
+            continue
+        name = f"{agent} (others' runs)" if agent == DREAMER else str(agent)
+        numbers = (own[column].to_numpy(np.float64) for column in ("env_steps", "mean", "low", "high"))
+        found[str(task), name] = Curve(*numbers, int(own["seeds"].fillna(0).min()))
+    return found
 
 
 def final_scales(curves: Curves, baseline: str) -> dict[str, float]:

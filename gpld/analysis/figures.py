@@ -4,7 +4,8 @@ Colours can be told apart with any colour vision. `save` writes a vector file an
 and the command they came from.
 """
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ import pandas as pd
 from gpld.analysis import statistics
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band, Curve, Curves, aggregate_curve, final_scales, task_curve
-from gpld.training.curve import COLOURS
+from gpld.training.curve import colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 LINES = ("-", "--", "-.", ":")
 """Told apart without colour too, once all colours are taken."""
 
+_WIDTH = 1.6
+_THIN = 0.9
+"""Of lines of methods and of others' curves, in points."""
 _PANEL = (2.9, 2.2)
 _STRIP_WIDTH = 8.0
 """Inches."""
@@ -32,13 +36,13 @@ def aggregate(curves: Curves, compared: Comparison, band: Band = "std") -> "Figu
     """Raw and normalised mean over tasks, side by side."""
     figure, axes = panels(2, columns=2, panel=(3.4, 2.7))
     scales = final_scales(curves, compared.baseline)
-    shown = [task for task in compared.tasks if scales.get(task)]
+    shown, looks = [task for task in compared.tasks if scales.get(task)], _looks(compared.methods)
     for panel, title, divisors in ((axes[0], "raw", None), (axes[1], "normalised", scales)):
         lines = {
             method: aggregate_curve(curves, method, shown, scales=divisors, band=band)
             for method in compared.methods
         }
-        _draw(panel, {method: line for method, line in lines.items() if line is not None}, compared.methods)
+        _draw(panel, _known(lines), looks)
         _label(
             panel,
             f"{title} mean of {len(shown)} tasks",
@@ -54,19 +58,22 @@ def tasks(
     *,
     only: Sequence[str] = (),
     band: Band = "std",
-    extra: Curves | None = None,
+    others: Mapping[tuple[str, str], Curve] | None = None,
     marks: pd.DataFrame | None = None,
 ) -> "Figure":
-    """A panel for each task. `extra` are curves of others; `marks` are scores of the paper, as points."""
-    chosen = list(only or compared.tasks)
+    """A panel for each task. `others` are curves of others, drawn thin; `marks` the paper's scores, as dots.
+
+    `others` are by task and name, as `curves` are by task and method.
+    """
+    chosen, others = list(only or compared.tasks), others or {}
     figure, axes = panels(len(chosen))
-    others = sorted({method for _, method in extra or {}})
-    names = [*compared.methods, *others]
+    looks = _looks([*compared.methods, *(name for _, name in others)])
     for panel, task in zip(axes, chosen, strict=False):
-        known = {**curves, **(extra or {})}
-        _draw(panel, {m: task_curve(known[task, m], band) for m in names if (task, m) in known}, names)
+        own = {m: task_curve(curves[task, m], band) for m in compared.methods if (task, m) in curves}
+        _draw(panel, own, looks)
+        _draw(panel, {name: curve for (where, name), curve in others.items() if where == task}, looks, _THIN)
         if marks is not None:
-            _mark(panel, marks.loc[marks["task"] == task], compared.methods)
+            _mark(panel, marks.loc[marks["task"] == task], looks)
         _label(panel, task, "return")
     legend(figure)
     return figure
@@ -80,7 +87,7 @@ def ablation(curves: Curves, compared: Comparison, *, title: str, band: Band = "
         method: aggregate_curve(curves, method, compared.tasks, scales=scales, band=band)
         for method in compared.methods
     }
-    _draw(panel, {method: line for method, line in lines.items() if line is not None}, compared.methods)
+    _draw(panel, _known(lines), _looks(compared.methods))
     _label(panel, title, "normalised return")
     legend(figure)
     return figure
@@ -94,11 +101,11 @@ def profile(scores: pd.DataFrame, compared: Comparison) -> "Figure":
     means = dict(zip(baseline["task"], baseline["mean"], strict=True))
     scale = {task: float(means[task]) for task in compared.tasks if means.get(task)}
     levels = np.linspace(0.0, 2.0, 201)
-    for number, method in enumerate(compared.methods):
+    for method, look in _looks(compared.methods).items():
         matrix = statistics.score_matrix(scores, method, list(scale), scale)
         if np.isfinite(matrix).any():
             shares = statistics.performance_profile(matrix, levels)
-            panel.plot(levels, shares, **_line(number), label=method)
+            panel.plot(levels, shares, **look, linewidth=_WIDTH, label=method)
     style(panel)
     panel.set_xlabel(f"score / mean score of {compared.baseline}")
     panel.set_ylabel("share of runs above")
@@ -159,30 +166,42 @@ def panels(
     return figure, axes[:count]
 
 
-def _line(number: int) -> dict:
-    colour, dashes = COLOURS[number % len(COLOURS)], LINES[number // len(COLOURS) % len(LINES)]
-    return {"color": colour, "linestyle": dashes, "linewidth": 1.6}
+Look = Mapping[str, str]
+"""Colour and dashes of a line."""
 
 
-def _draw(axes: "Axes", lines: Mapping[str, Curve], names: Sequence[str]) -> None:
-    """Draw curves; a method has its colour by its place among all `names`."""
+def _known(lines: Mapping[str, Curve | None]) -> dict[str, Curve]:
+    return {method: line for method, line in lines.items() if line is not None}
+
+
+def _looks(names: Iterable[str]) -> dict[str, Look]:
+    """How the lines of some methods look: where a colour comes again, its dashes differ."""
+    seen: Counter[str] = Counter()
+    found = {}
+    for name, colour in colours(names).items():
+        found[name] = {"color": colour, "linestyle": LINES[seen[colour] % len(LINES)]}
+        seen[colour] += 1
+    return found
+
+
+def _draw(axes: "Axes", lines: Mapping[str, Curve], looks: Mapping[str, Look], width: float = _WIDTH) -> None:
+    """Draw curves, each with a band where it has one."""
     for method, curve in lines.items():
-        look = _line(names.index(method))
-        few = {"marker": "o", "markersize": 3} if len(curve.env_steps) <= 15 else {}
-        axes.plot(curve.env_steps, curve.mean, **look, **few, label=method)
-        if curve.runs > 1:
+        look = looks[method]
+        few = {"marker": "o", "markersize": 2 * width} if len(curve.env_steps) <= 15 else {}
+        axes.plot(curve.env_steps, curve.mean, **look, **few, linewidth=width, label=method)
+        if (curve.high > curve.low).any():
+            alpha = 0.2 if width == _WIDTH else 0.1
             axes.fill_between(
-                curve.env_steps, curve.low, curve.high, color=look["color"], alpha=0.2, linewidth=0
+                curve.env_steps, curve.low, curve.high, color=look["color"], alpha=alpha, linewidth=0
             )
-    if not lines:
-        axes.text(0.5, 0.5, "no results yet", transform=axes.transAxes, ha="center", color="#888888")
     style(axes)
 
 
-def _mark(axes: "Axes", scores: pd.DataFrame, methods: Sequence[str]) -> None:
+def _mark(axes: "Axes", scores: pd.DataFrame, looks: Mapping[str, Look]) -> None:
     for row in scores.to_dict("records"):
-        if row["method"] in methods:
-            colour = _line(methods.index(row["method"]))["color"]
+        if row["method"] in looks:
+            colour = looks[row["method"]]["color"]
             label = f"{row['method']} (paper)"
             axes.errorbar(
                 row["env_steps"],
@@ -213,6 +232,8 @@ def _label(axes: "Axes", title: str, ylabel: str) -> None:
     axes.set_ylabel(ylabel, fontsize=8)
     axes.set_xlim(left=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    if not axes.lines:
+        axes.text(0.5, 0.5, "no results yet", transform=axes.transAxes, ha="center", color="#888888")
 
 
 def legend(figure: "Figure") -> None:

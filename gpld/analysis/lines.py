@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pandas
 
-from gpld.training.curve import COLOURS
+from gpld.training.curve import colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -36,7 +36,7 @@ def draw(
     for task, line in zip(tasks, axes, strict=True):
         for name, axis in zip(panels, line, strict=True):
             shown = rows.loc[(rows["task"] == task) & (rows[panel] == name)]
-            for method, colour in zip(methods, COLOURS, strict=False):
+            for method, colour in colours(methods).items():
                 _line(axis, shown.loc[shown["method"] == method], x, y, method, colour)
             axis.set(title=f"{task}: {name}", xlabel=xlabel, ylim=(0, None))
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))

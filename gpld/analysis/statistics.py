@@ -162,10 +162,35 @@ def final_scores(rows: pd.DataFrame, env_steps: int | None = None) -> pd.DataFra
     return last[columns].reset_index(drop=True)
 
 
+def area_scores(rows: pd.DataFrame, env_steps: int | None = None) -> pd.DataFrame:
+    """Like `final_scores`, but `return` is the area under a run's curve: its mean return over training.
+
+    Of its evaluations up to `env_steps`, or of all. Runs that have not come to `env_steps`, or have fewer
+    than two evaluations until then, are left out.
+    """
+    last = final_scores(rows, env_steps)
+    known = rows.loc[(rows["kind"] == "evaluation") & np.isfinite(rows["return"])]
+    if env_steps is not None:
+        known = known.loc[known["env_steps"] <= env_steps]
+    areas = {}
+    for run, own in known.groupby("run", observed=True, sort=False):
+        own = own.sort_values("env_steps")
+        x, y = (own[column].to_numpy(np.float64) for column in ("env_steps", "return"))
+        if len(x) > 1:
+            areas[run] = float(area_under_curve(x, y))
+    last = last.loc[last["run"].isin(list(areas))]
+    return last.assign(**{"return": [areas[run] for run in last["run"]]}).reset_index(drop=True)
+
+
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
-    """`mean`, (population) `std` and number of `seeds` for each `task` and `method`."""
+    """For each `task` and `method`: `mean`, (population) `std`, number of `seeds`, and `low` and `high`.
+
+    Those are the ends of a 95% bootstrap interval of the mean.
+    """
     groups = scores.groupby(["task", "method"], observed=True, sort=False)["return"]
     table = pd.DataFrame({"mean": groups.mean(), "std": groups.std(ddof=0), "seeds": groups.size()})
+    ends = [interval(mean, own.to_numpy(np.float64)[:, None]) for _, own in groups]
+    table = table.assign(low=[x.low for x in ends], high=[x.high for x in ends])
     return table.reset_index().astype({"task": str, "method": str})
 
 

@@ -6,6 +6,7 @@ from gpld.results._collect import method_of as method_of
 from gpld.results._collect import runs_in as runs_in
 from gpld.results._reference import paper_cost as paper_cost
 from gpld.results._reference import paper_scores as paper_scores
+from gpld.results._reference import peers as peers
 from gpld.results._reference import published as published
 from gpld.results._scores import add_score as add_score
 from gpld.results._scores import read_scores as read_scores

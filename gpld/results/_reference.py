@@ -1,9 +1,11 @@
 """Numbers of others, to be shown beside ours; their sources are in `data/README.md`."""
 
+from collections.abc import Sequence
 from importlib.resources import files
 
 import pandas as pd
 
+from gpld.config import ConfigError, suggestion
 from gpld.results import _store
 from gpld.results._collect import METHODS
 
@@ -45,6 +47,26 @@ def published() -> pd.DataFrame:
         version="",
     )
     return rows[list(_store.COLUMNS)]
+
+
+def peers(*, agents: Sequence[str] | None = None, tasks: Sequence[str] | None = None) -> pd.DataFrame:
+    """Learning curves from states that others measured: DreamerV3, TD-MPC2, BMPC, SAC, BRO, SimbaV2, MR.Q.
+
+    Columns are `agent`, `task`, `env_steps`, `mean`, `low`, `high`, `seeds` (missing where the source does
+    not say) and `source`. What `low` and `high` are depends on the source: see `data/README.md`. `agents` and
+    `tasks` choose some of them; a name that is not there is refused.
+    """
+    rows = _read("peers_dmc_states.csv").astype({"seeds": "Int64"})
+    for column, option, wanted in (("agent", "agents", agents), ("task", "tasks", tasks)):
+        if wanted is None:
+            continue
+        known = tuple(rows[column].unique())
+        for name in wanted:
+            if name not in known:
+                near = suggestion(name, known) or f"; allowed are {', '.join(known)}"
+                raise ConfigError(f"{option}: there are no peers' curves of {name!r}{near}")
+        rows = rows.loc[rows[column].isin(list(wanted))]
+    return rows.reset_index(drop=True)
 
 
 def _read(name: str) -> pd.DataFrame:

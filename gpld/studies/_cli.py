@@ -77,6 +77,8 @@ class FigureOptions(ShowOptions):
 
     band: Band = "std"
     """Area around a mean: one standard deviation over seeds, or a 95% bootstrap interval."""
+    peers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="AGENT [AGENT ...]")] = ()
+    """Agents of others to draw beside each task's curves, with their bounds (see gpld.results.peers)."""
 
 
 def list_studies(arguments: Sequence[str]) -> int:
@@ -172,7 +174,7 @@ def figure(arguments: Sequence[str]) -> int:
     source = _show.source_of(folder, f"gpld study figure {shlex.join(arguments)}")
     shown, rows = _show.cut(plan, options.until), _show.load(folder, plan)
     suffix = "" if shown is plan else f"-{options.until}"
-    for path in _show.save_figures(shown, folder, rows, source, options.band, suffix):
+    for path in _show.save_figures(shown, folder, rows, source, options.band, options.peers, suffix):
         print(path)
     return 0
 

@@ -33,13 +33,15 @@ def _page_of_runs(folder: Path, runs: dict[str, Path]) -> report.Page:
     if methods:
         baseline = next((method for method in results.METHODS if method in methods), methods[0])
         shown = comparisons.Comparison(tasks, methods, baseline)
-        scores = statistics.final_scores(rows)
-        tables = [
-            comparisons.score_table(scores, shown, title="last evaluations", notes=[source]),
-            comparisons.efficiency_table(
-                curves.align(rows), shown, title="sample efficiency", notes=[source]
-            ),
-        ]
+        aligned, notes = curves.align(rows), [source]
+        scores, areas = statistics.final_scores(rows), statistics.area_scores(rows)
+        about = ["the mean return of a run's evaluations over training, by env steps", source]
+        tables = [comparisons.score_table(scores, shown, title="last evaluations", notes=notes)]
+        if len(areas):
+            tables.append(comparisons.score_table(areas, shown, title="area under the curve", notes=about))
+        if aligned:
+            title = "sample efficiency"
+            tables.append(comparisons.efficiency_table(aligned, shown, title=title, notes=notes))
     films = [film for name, path in runs.items() for film in report.films_of(name, path)]
     words = f"{len(runs)} runs on {len(tasks)} tasks: {', '.join(tasks)}." if tasks else f"{len(runs)} runs."
     return report.Page(
@@ -49,7 +51,9 @@ def _page_of_runs(folder: Path, runs: dict[str, Path]) -> report.Page:
         rows=rows,
         tables=tables,
         sections=[
-            report.section_of(name, rollouts.read([folder], name), [source]) for name in report.MEASURES
+            report.section_of(name, found, [source])
+            for name in report.MEASURES
+            if len(found := rollouts.read([folder], name))
         ],
         films=films,
         configs=report.configs_of(runs),

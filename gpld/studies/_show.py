@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +23,7 @@ from gpld.analysis import (
     statistics,
 )
 from gpld.analysis.comparisons import Comparison
-from gpld.analysis.curves import Band
+from gpld.analysis.curves import Band, Curve
 from gpld.analysis.tables import Table
 from gpld.config import ConfigError
 from gpld.studies import _state, _status, _times
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 REPORT = "report.html"
 FIGURES = "figures"
 """Folder of the figures, in that of a study."""
+PEERS = ("DreamerV3", "TD-MPC2")
+"""Agents that a study is shown beside if it compares with peers."""
 
 
 def load(folder: Path, plan: Plan) -> pd.DataFrame:
@@ -73,7 +75,10 @@ def compared(study: Study) -> Comparison:
 
 
 def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
-    """Scores at each of the study's env steps, statistics, sample efficiency, and the paper's numbers."""
+    """Scores at each of the study's env steps, areas under the curves, statistics, and numbers of others.
+
+    What nothing is known of yet is left out.
+    """
     shown, notes = compared(study), [*_missing(study, rows), source]
     subsets = {
         name: some for name, some in TASK_GROUPS.items() if set(some) < set(study.tasks) and len(some) > 1
@@ -82,18 +87,28 @@ def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
     for env_steps in study.env_steps:
         scores = statistics.final_scores(rows, env_steps)
         title = f"{study.title}: scores after {env_steps:,} env steps"
-        found.append(
-            comparisons.score_table(
-                scores, shown, title=title, subsets=subsets, notes=[_episodes(study, scores), *notes]
-            )
-        )
-    if len(scores := statistics.final_scores(rows, study.env_steps[-1])):
-        title = f"{study.title}: statistics after {study.env_steps[-1]:,} env steps"
+        if len(scores):
+            about = [_episodes(study, scores), *notes]
+            found.append(comparisons.score_table(scores, shown, title=title, subsets=subsets, notes=about))
+    last = study.env_steps[-1]
+    if len(scores := statistics.final_scores(rows, last)):
+        title = f"{study.title}: statistics of scores after {last:,} env steps"
         found.append(comparisons.statistics_table(scores, shown, title=title, notes=notes))
-    title = f"{study.title}: sample efficiency"
-    found.append(
-        comparisons.efficiency_table(curves.align(seen(study, rows)), shown, title=title, notes=notes)
-    )
+    if len(areas := statistics.area_scores(seen(study, rows), last)):
+        title = f"{study.title}: area under the curve to {last:,} env steps"
+        about = ["the mean return of a run's evaluations over training, by env steps", *notes]
+        found.append(comparisons.score_table(areas, shown, title=title, subsets=subsets, notes=about))
+        title = f"{study.title}: statistics of the area under the curve to {last:,} env steps"
+        found.append(comparisons.statistics_table(areas, shown, title=title, notes=about))
+    if aligned := curves.align(seen(study, rows)):
+        title = f"{study.title}: sample efficiency"
+        found.append(comparisons.efficiency_table(aligned, shown, title=title, notes=notes))
+    return found + _others(study, subsets)
+
+
+def _others(study: Study, subsets: Mapping[str, Sequence[str]]) -> list[Table]:
+    """Tables of the numbers of others that a study compares with."""
+    found = []
     paper = results.paper_scores()
     paper = paper.loc[paper["task"].isin(list(study.tasks)) & paper["method"].isin(list(study.methods))]
     if "paper" in study.compare and len(paper):
@@ -110,7 +125,10 @@ def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
                 ],
             )
         )
-    return found
+    if "peers" in study.compare:
+        rows = results.peers(agents=PEERS)
+        found.append(comparisons.peer_table(rows, study.tasks, study.env_steps[-1]))
+    return [table for table in found if table is not None]
 
 
 def all_tables(plan: Plan, folder: Path, rows: pd.DataFrame, source: str) -> list[Table]:
@@ -121,16 +139,20 @@ def all_tables(plan: Plan, folder: Path, rows: pd.DataFrame, source: str) -> lis
     return [*tables(plan.study, rows, source), *more]
 
 
-def draw(study: Study, rows: pd.DataFrame, band: Band = "std") -> "dict[str, Figure]":
-    """The study's figures by name."""
+def draw(
+    study: Study, rows: pd.DataFrame, band: Band = "std", peers: Sequence[str] = ()
+) -> "dict[str, Figure]":
+    """The study's figures by name. `peers` are agents of others to draw beside each task's curves."""
     rows = seen(study, rows)
     shown, aligned = compared(study), curves.align(rows)
-    extra = curves.align(_published(study))
+    others = {key: curves.task_curve(runs, band) for key, runs in curves.align(_published(study)).items()}
+    others |= _peers(study, peers)
     paper = results.paper_scores() if "paper" in study.compare else None
     if paper is not None:  # where it could be seen
         paper = paper.loc[paper["env_steps"] <= study.env_steps[-1]]
     found = {}
-    for name in study.figures:
+    by_task = {"tasks", "singly"} & {*study.figures}
+    for name in (*study.figures, *(["tasks"] if peers and not by_task else [])):
         if name == "aggregate":
             found[name] = figures.aggregate(aligned, shown, band)
         elif name == "ablation":
@@ -139,19 +161,25 @@ def draw(study: Study, rows: pd.DataFrame, band: Band = "std") -> "dict[str, Fig
             found[name] = figures.profile(statistics.final_scores(rows), shown)
         elif name in ("tasks", "singly"):
             only = study.singly if name == "singly" else study.tasks
-            found[name] = figures.tasks(aligned, shown, only=only, band=band, extra=extra, marks=paper)
+            found[name] = figures.tasks(aligned, shown, only=only, band=band, others=others, marks=paper)
     return found
 
 
 def save_figures(
-    plan: Plan, folder: Path, rows: pd.DataFrame, source: str, band: Band = "std", suffix: str = ""
+    plan: Plan,
+    folder: Path,
+    rows: pd.DataFrame,
+    source: str,
+    band: Band = "std",
+    peers: Sequence[str] = (),
+    suffix: str = "",
 ) -> list[Path]:
     """Save the study's figures, and strips of its films, as PDF and PNG; their paths.
 
-    `suffix` ends their names.
+    `peers` are as in `draw`; `suffix` ends the names of the files.
     """
     paths, study = [], plan.study
-    drawn = draw(study, rows, band)
+    drawn = draw(study, rows, band, peers)
     if "cost" in study.figures and len(times := _times.load(plan, folder)):
         drawn["cost"] = cost.draw(times)
     for kind in (sensitivity, quality):
@@ -181,19 +209,20 @@ def measured(plan: Plan, folder: Path, name: str) -> pd.DataFrame:
 
 
 def sections(plan: Plan, folder: Path, source: str) -> list[report.Section]:
-    """What was measured of trained agents."""
+    """What was measured of trained agents, if anything was."""
     if plan.study.work == "time":
         return []
-    return [report.section_of(name, measured(plan, folder, name), [source]) for name in report.MEASURES]
+    found = {name: measured(plan, folder, name) for name in report.MEASURES}
+    return [report.section_of(name, rows, [source]) for name, rows in found.items() if len(rows)]
 
 
 def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.Film], str]:
     """Films and predictions of the first seed of each method on the study's film tasks, made if missing.
 
-    And why one is missing, if one is.
+    And why one could not be made, if one could not.
     """
     study = plan.study
-    found, why = [], "this study films no task" if not study.films else "nothing has been trained yet"
+    found, why = [], ""
     for run in _filmed(plan):
         path = _state.run_folder(folder, run)
         done = _state.scored(folder, run) >= {study.env_steps[-1]}
@@ -276,6 +305,7 @@ def write_report(plan: Plan, folder: Path, *, make_films: bool = True, until: in
         summary=summary(study, plan, folder, rows),
         methods=list(study.methods),
         rows=pd.concat([seen(study, rows), _published(study)], ignore_index=True),
+        others=_peers(study),
         tables=_times.tables(plan, folder, source) if timed else tables(study, rows, source),
         sections=sections(shown, folder, source),
         films=made,
@@ -293,6 +323,17 @@ def _published(study: Study) -> pd.DataFrame:
     if "published" not in study.compare:
         return rows.iloc[:0]
     return rows.loc[rows["task"].isin(list(study.tasks)) & (rows["env_steps"] <= study.env_steps[-1])]
+
+
+def _peers(study: Study, agents: Sequence[str] = ()) -> dict[tuple[str, str], Curve]:
+    """Curves of others on the study's tasks, as far as it goes: of `agents`, or those it compares with."""
+    chosen = agents or (PEERS if "peers" in study.compare else ())
+    rows = results.peers(agents=chosen)
+    found = curves.peer_curves(rows.loc[rows["task"].isin(list(study.tasks))], study.env_steps[-1])
+    if agents and (study.work == "time" or not found):
+        until = f"up to {study.env_steps[-1]:,} env steps"
+        raise ConfigError(f"peers: {', '.join(agents)} cannot be drawn: no curves of the tasks {until}")
+    return found
 
 
 def source_of(folder: Path, command: str) -> str:

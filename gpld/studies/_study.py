@@ -23,7 +23,7 @@ TASK_GROUPS = {
 Work = Literal["train", "time"]
 Figure = Literal["aggregate", "tasks", "singly", "ablation", "profile", "sensitivity", "quality", "cost"]
 Measure = Literal["sensitivity", "quality"]
-Comparison = Literal["paper", "published"]
+Comparison = Literal["paper", "published", "peers"]
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ class Study:
     films: tuple[str, ...] = ()
     """Tasks of which the first seed of each method is filmed."""
     compare: tuple[Comparison, ...] = ()
-    """Numbers of others to show beside ours."""
+    """Numbers of others to show beside the study's: the paper's scores, DreamerV3's published curves, or
+    learning curves of DreamerV3 and TD-MPC2 as others ran them."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of all runs, over the presets, as in a run's configuration."""
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

@@ -1,5 +1,6 @@
 """Learning curves: returns over env steps, as text for the terminal and as a picture."""
 
+import itertools
 import math
 import shutil
 from collections.abc import Iterable, Sequence
@@ -20,9 +21,18 @@ Numbers = Iterable[SupportsFloat]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which people with any colour vision can tell apart."""
 
+_OWN = dict(zip(TITLES.values(), COLOURS, strict=False))
+
 # Dots of a braille character, by row and column.
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+
+
+def colours(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each method: GPLD and DreamerV3 have theirs in every picture, others the next in turn."""
+    own = {name: _OWN.get(name) for name in names}
+    rest = itertools.cycle(COLOURS[len(_OWN) :])
+    return {name: colour or next(rest) for name, colour in own.items()}
 
 
 class Curve(NamedTuple):
@@ -138,9 +148,9 @@ def draw_curve(
     groups: dict[str, list[tuple[Numbers, Numbers]]] = {}
     for label, env_steps, returns in runs:
         groups.setdefault(label, []).append((env_steps, returns))
-    lowest = 0.0
-    for i, (label, members) in enumerate(groups.items()):
-        curve, colour, count = mean_curve(members), COLOURS[i % len(COLOURS)], len(members)
+    lowest, colour_of = 0.0, colours(groups)
+    for label, members in groups.items():
+        curve, colour, count = mean_curve(members), colour_of[label], len(members)
         lowest = min(lowest, float(curve.mean.min()))
         few = {"marker": "o", "markersize": 4} if len(curve.env_steps) <= 30 else {}
         name = f"{label} (mean and std of {count} runs)" if count > 1 else label

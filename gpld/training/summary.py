@@ -58,7 +58,8 @@ def show(
         show_line(result(returns, config.eval.episodes, chance))
         try:
             picture = folder / "curve.png"
-            save_curve(picture, [("agent", env_steps, returns)], title=title, random_return=chance)
+            label = TITLES[method_of(config)]
+            save_curve(picture, [(label, env_steps, returns)], title=title, random_return=chance)
             show_line(f"curve: {picture}")
         except OSError as error:
             show_line(f"no picture of the curve: {error}")

@@ -2,6 +2,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gpld import results
 from gpld.analysis import curves
 from tests.results.helpers import rows
 
@@ -72,3 +73,15 @@ def test_tasks_that_a_method_has_not_or_that_cannot_be_scaled_are_left_out():
     assert curves.aggregate_curve(found, "GPLD-DreamerV3", both).mean[-1] == 21
     assert curves.aggregate_curve(found, "nobody", both) is None
     assert curves.aggregate_curve(found, "DreamerV3", both, scales={"cheetah-run": 0.0}) is None
+
+
+def test_peers_are_curves_with_the_bounds_of_their_source():
+    peers = results.peers(agents=["DreamerV3", "SimbaV2"], tasks=["walker-walk", "walker-run"])
+    found = curves.peer_curves(peers, 250_000)
+    names = ("DreamerV3 (others' runs)", "SimbaV2")
+    assert set(found) == {(task, name) for task in ("walker-walk", "walker-run") for name in names}
+    dreamer = found["walker-walk", names[0]]
+    assert dreamer.env_steps.tolist() == [0, 50_000, 100_000, 150_000, 200_000, 250_000]
+    assert (dreamer.mean[-1], dreamer.low[-1], dreamer.high[-1], dreamer.runs) == (454.9, 387.4, 522.4, 0)
+    assert found["walker-walk", "SimbaV2"].runs == 5
+    assert curves.peer_curves(peers, 10_000) == {}  # a point is no curve

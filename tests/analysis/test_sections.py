@@ -7,9 +7,13 @@ import pandas as pd
 import pytest
 
 from gpld.analysis import report
+from gpld.analysis.curves import Curve
 from gpld.analysis.report._page import render
+from gpld.training.curve import COLOURS
 from tests.analysis.test_quality import ROWS as QUALITY
 
+NOTHING = pd.DataFrame(columns=["kind", "return", "run"]).astype({"return": float})
+"""No results."""
 SENSITIVITY = pd.DataFrame(
     {
         "run": f"{method}{seed}",
@@ -64,20 +68,45 @@ def test_errors_of_the_last_checkpoints_are_drawn_by_steps_ahead():
     assert section.tables[0].rows[0] == ("walker-walk, 1 ahead, DreamerV3", "2.5", "0.1", "400", "2")
 
 
-@pytest.mark.parametrize("name", report.MEASURES)
-def test_what_was_not_measured_is_told(name):
-    section = report.section_of(name, pd.DataFrame())
-    assert f"`gpld {name} RUN` does" in section.words
-    assert not section.charts
-    assert not section.tables
+def test_a_single_run_has_no_deviation():
+    section = report.section_of("sensitivity", SENSITIVITY[SENSITIVITY["seed"] == 0])
+    assert section.tables[0].rows[0][1] == "160"
+
+
+def data_of(page):
+    return json.loads(page.split('id="data">')[1].split("</script>")[0])
+
+
+def test_what_there_is_nothing_of_is_left_out():
+    page = render(report.Page("title", ["Nothing yet."], ["DreamerV3"], NOTHING))
+    for name in ("scores", "sensitivity", "quality", "films", "environment"):
+        assert f'id="{name}"' not in page
+    assert "<!--" not in page
+    page = render(report.Page("title", [], [], NOTHING, no_films="no film: no screen"))
+    assert '<section id="films"><h2>Films</h2><p>no film: no screen</p></section>' in page
+
+
+def test_curves_of_others_have_their_bounds_and_colours():
+    line = np.array([0.0, 10.0])
+    others = {("walker-walk", "TD-MPC2"): Curve(1000 * line, line, line - 1, line + 2, 0)}
+    page = render(report.Page("title", [], ["DreamerV3", "GPLD-DreamerV3"], NOTHING, others=others))
+    data = data_of(page)
+    assert data["others"] == [
+        {
+            "task": "walker-walk",
+            "method": "TD-MPC2",
+            "steps": [0.0, 10_000.0],
+            "mean": [0.0, 10.0],
+            "low": [-1.0, 9.0],
+            "high": [2.0, 12.0],
+        }
+    ]
+    assert data["colours"] == {"DreamerV3": COLOURS[1], "GPLD-DreamerV3": COLOURS[0], "TD-MPC2": COLOURS[2]}
 
 
 def test_a_page_holds_its_sections_and_numbers_that_are_missing():
     rows = QUALITY.assign(reward=QUALITY["reward"].where(QUALITY["ahead"] != 2))
-    nothing = pd.DataFrame(columns=["kind", "return", "run"]).astype({"return": float})
-    sections = [report.section_of("sensitivity", pd.DataFrame()), report.section_of("quality", rows)]
-    page = render(report.Page("title", [], ["DreamerV3"], nothing, sections=sections))
-    data = json.loads(page.split('id="data">')[1].split("</script>")[0])
-    assert data["charts"]["sensitivity"] == []
-    assert data["charts"]["quality"][1]["curves"][0]["ys"] == [0.1, None, 0.5]
-    assert page.index('id="scores"') < page.index('id="sensitivity"') < page.index('id="quality"')
+    sections = [report.section_of("sensitivity", SENSITIVITY), report.section_of("quality", rows)]
+    page = render(report.Page("title", [], ["DreamerV3"], NOTHING, sections=sections))
+    assert data_of(page)["charts"]["quality"][1]["curves"][0]["ys"] == [0.1, None, 0.5]
+    assert page.index('id="curves"') < page.index('id="sensitivity"') < page.index('id="quality"')

@@ -171,11 +171,21 @@ def test_runs_that_have_not_come_far_enough_have_no_score():
 def test_a_summary_has_mean_and_population_std_over_seeds():
     table = rows(value=lambda t, m, s, x: np.full(len(x), 10.0 * t + m + s))
     summary = statistics.summarise(statistics.final_scores(table)).set_index(["task", "method"])
-    assert summary.loc[("walker-walk", "GPLD-DreamerV3")].tolist() == [
-        12.0,
-        pytest.approx(np.std([0.0, 1.0, 2.0])),
-        3,
-    ]
+    row = summary.loc[("walker-walk", "GPLD-DreamerV3")]
+    assert row[["mean", "seeds"]].tolist() == [12.0, 3]
+    assert row["std"] == pytest.approx(np.std([0.0, 1.0, 2.0]))
+    assert (row["low"], row["high"]) == (11.0, 13.0)  # 1 of 27 samples has no run but the first
+
+
+def test_the_area_of_a_run_is_its_mean_return_over_training():
+    table = rows(seeds=2, value=lambda t, m, s, x: (m + 1) * x / 1000 + s)
+    found = statistics.area_scores(table, 5000).set_index("run")["return"]
+    assert found["walker-walk/GPLD-DreamerV3/1"] == 2 * (1 + 5) / 2 + 1
+    assert statistics.area_scores(table).set_index("run")["return"]["walker-walk/DreamerV3/0"] == (1 + 10) / 2
+    assert len(statistics.area_scores(table, 1000)) == 0  # one evaluation has no area
+    assert len(statistics.area_scores(table, 11_000)) == 0
+    ended = (table["run"] == "walker-walk/DreamerV3/0") & (table["env_steps"] > 4000)
+    assert len(statistics.area_scores(table[~ended], 5000)) == len(found) - 1
 
 
 def test_only_tasks_that_both_have_are_compared():

@@ -7,6 +7,7 @@ from gpld import results
 from gpld.analysis import comparisons, curves, figures, statistics
 from gpld.analysis.tables import FORMATS, Table, render
 from gpld.tasks import LOCOMOTION, PROPRIO
+from gpld.training.curve import COLOURS
 from tests.results.helpers import METHODS, rows
 
 TABLE = Table(
@@ -60,13 +61,32 @@ def test_scores_that_are_missing_are_blank_and_do_not_count():
     ]
     shown = comparisons.score_table(statistics.final_scores(table), COMPARED, title="")
     found = {row[0]: row[1:] for row in shown.rows}
-    assert found["walker-walk"] == ("201.0 \u00b1 0.8", "-", "-")
-    assert found["all tasks, raw mean"] == ("151.2", "-", "-")
+    assert found["walker-walk"] == ("201.0 \u00b1 0.8 [200.0, 202.0]", "-", "-")
     gain = 151 / 101.5 - 1
-    assert found["all tasks, normalised mean"] == ("1.000", f"{1 + gain:.3f}", f"{gain:+.1%}")
+    assert found["all tasks, raw mean of 1 of 2 tasks"] == ("101.5", "151.0", f"{gain:+.1%}")
+    expected = ("1.000", f"{1 + gain:.3f}", f"{gain:+.1%}")
+    assert found["all tasks, normalised mean of 1 of 2 tasks"] == expected
     assert "DreamerV3: 2 to 3" in shown.notes[0]
+    robust = comparisons.statistics_table(statistics.final_scores(table), COMPARED, title="")
+    assert [row[0] for row in robust.rows] == ["DreamerV3", "GPLD-DreamerV3 (1 of 2 tasks)"]
     nothing = comparisons.score_table(statistics.final_scores(table.iloc[:0]), COMPARED, title="")
     assert {cell for row in nothing.rows for cell in row[1:]} == {"-"}
+
+
+def test_a_single_seed_has_neither_deviation_nor_interval():
+    scores = statistics.final_scores(rows(value=value, seeds=1))
+    shown = comparisons.score_table(scores, COMPARED, title="")
+    assert shown.rows[0] == ("cheetah-run", "100.0", "150.0", "+50.0%")
+
+
+def test_others_runs_are_shown_where_all_of_them_have_a_point():
+    peers = results.peers(agents=["DreamerV3", "TD-MPC2"])
+    shown = comparisons.peer_table(peers, ["walker-walk", "acrobot-swingup_sparse", "walker-run"], 220_000)
+    assert shown.title == "others' runs after 200,000 env steps"
+    assert shown.header == ("task", "DreamerV3", "TD-MPC2")
+    assert shown.rows[0][:2] == ("walker-walk", "399.0 [327.4, 470.6]")
+    assert [row[0] for row in shown.rows] == ["walker-walk", "walker-run"]
+    assert comparisons.peer_table(peers, ["walker-walk"], 70_000) is None
 
 
 def test_robust_statistics_are_of_normalised_scores():
@@ -85,8 +105,8 @@ def test_robust_statistics_are_of_normalised_scores():
 def test_sample_efficiency_is_measured_against_where_the_baseline_ends():
     table = rows(value=lambda t, m, s, x: (m + 1) * x / 1000)
     shown = comparisons.efficiency_table(curves.align(table), COMPARED, title="")
-    assert shown.rows[0] == ("cheetah-run", "5.5", "10,000", "11.0", "5,000")
-    assert comparisons.efficiency_table({}, COMPARED, title="").rows[0][1:] == ("-",) * 4
+    assert shown.rows[0] == ("cheetah-run", "10,000", "5,000")
+    assert comparisons.efficiency_table({}, COMPARED, title="").rows[0][1:] == ("-",) * 2
 
 
 @pytest.mark.parametrize("band", ["std", "interval"])
@@ -103,8 +123,23 @@ def test_figures_draw_every_curve_where_it_is(band):
     raw, normalised = figures.aggregate(aligned, COMPARED, band).axes
     assert raw.get_lines()[1].get_ydata()[-1] == pytest.approx((151 + 301) / 2)
     assert normalised.get_lines()[0].get_ydata()[-1] == pytest.approx(1.0)
-    colours = [line.get_color() for line in normalised.get_lines()]
-    assert len(set(colours)) == 2
+    assert [line.get_color() for line in normalised.get_lines()] == [COLOURS[1], COLOURS[0]]
+
+
+def test_curves_of_others_are_thin_and_between_their_bounds():
+    peers = curves.peer_curves(results.peers(agents=["DreamerV3", "TD-MPC2"]), 250_000)
+    figure = figures.tasks(curves.align(rows(value=value)), COMPARED, others=peers)
+    _, walker = figure.axes
+    drawn = {line.get_label(): line for line in walker.get_lines()}
+    assert list(drawn) == ["DreamerV3", "GPLD-DreamerV3", "DreamerV3 (others' runs)", "TD-MPC2"]
+    dreamer = drawn["DreamerV3 (others' runs)"]
+    assert dreamer.get_ydata()[-1] == 454.9
+    assert drawn["TD-MPC2"].get_xdata().tolist() == [0, 100_000, 200_000]
+    assert dreamer.get_linewidth() < drawn["DreamerV3"].get_linewidth()
+    assert len({line.get_color() for line in drawn.values()}) == 4
+    band = walker.collections[2].get_paths()[0].vertices
+    assert band[:, 1].max() == 522.4
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(drawn)
 
 
 def test_figures_say_so_if_there_is_nothing_to_draw(tmp_path):

@@ -1,9 +1,11 @@
 from collections import Counter
 
 import numpy as np
+import pytest
 
 from gpld import results
-from gpld.tasks import PROPRIO
+from gpld.config import ConfigError
+from gpld.tasks import PROPRIO, QUADRUPED
 
 
 def test_the_papers_table_has_every_task_and_both_methods():
@@ -53,3 +55,27 @@ def test_the_published_runs_did_not_repeat_their_actions():
     assert all(ends[env_steps] == 2 for env_steps in halves["env_steps"])
     assert sum(ends[env_steps] == 2 for env_steps in rows["env_steps"]) == 60  # of 245
     assert set(ends_by_bin(500).values()) == {2, 3}
+
+
+def test_peers_are_seven_agents_on_nineteen_tasks():
+    table = results.peers()
+    assert list(table) == ["agent", "task", "env_steps", "mean", "low", "high", "seeds", "source"]
+    agents = {"DreamerV3", "TD-MPC2", "BMPC", "SAC", "BRO", "SimbaV2", "MR.Q"}
+    tasks = {*PROPRIO, *QUADRUPED} - {"acrobot-swingup_sparse"}
+    pairs = set(zip(table["agent"], table["task"], strict=True))
+    assert pairs == {(agent, task) for agent in agents for task in tasks}
+    assert not table.duplicated(["agent", "task", "env_steps"]).any()
+    assert (table["low"] <= table["mean"]).all()
+    assert (table["mean"] <= table["high"]).all()
+    assert set(table.loc[table["agent"] == "MR.Q", "seeds"]) == {10}
+    assert table.loc[table["agent"] == "DreamerV3", "seeds"].isna().all()
+
+
+def test_some_peers_are_chosen_and_others_refused_by_name():
+    table = results.peers(agents=["TD-MPC2"], tasks=["walker-run"])
+    assert table.loc[table["env_steps"] == 100_000, "mean"].tolist() == [740.6]
+    assert len(results.peers(agents=[])) == 0
+    with pytest.raises(ConfigError, match="agents: there are no peers' curves of 'TDMPC2'; did you mean"):
+        results.peers(agents=["DreamerV3", "TDMPC2"])
+    with pytest.raises(ConfigError, match="tasks: there are no peers' curves of 'zzz'; allowed are acrobot"):
+        results.peers(tasks=["zzz"])

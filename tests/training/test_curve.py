@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpld.config import Config, with_presets
-from gpld.training.curve import COLOURS, draw_curve, mean_curve, save_curve, text_curve, title_of
+from gpld.training.curve import COLOURS, colours, draw_curve, mean_curve, save_curve, text_curve, title_of
 
 BITS = {
     0x01: (0, 0),
@@ -130,8 +130,8 @@ def test_runs_that_cannot_be_averaged_are_refused(runs, message):
 
 
 RUNS = [
-    ("GPLD", [0, 10_000, 20_000], [0.0, 100.0, 300.0]),
-    ("GPLD", [0, 10_000, 20_000], [0.0, 200.0, 500.0]),
+    ("GPLD-DreamerV3", [0, 10_000, 20_000], [0.0, 100.0, 300.0]),
+    ("GPLD-DreamerV3", [0, 10_000, 20_000], [0.0, 200.0, 500.0]),
     ("DreamerV3", [0, 10_000, 20_000], [0.0, 50.0, 100.0]),
 ]
 
@@ -148,8 +148,15 @@ def test_the_picture_shows_mean_deviation_and_random_policy():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("env steps", "return")
     assert axes.get_title(loc="left") == "walker-walk, seeds 0, 1"
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert labels == ["GPLD (mean and std of 2 runs)", "DreamerV3", "random policy"]
+    assert labels == ["GPLD-DreamerV3 (mean and std of 2 runs)", "DreamerV3", "random policy"]
     assert axes.get_ylim()[0] == 0
+
+
+def test_a_method_has_its_colour_in_whatever_company():
+    assert colours(["DreamerV3", "GPLD-DreamerV3"]) == {"DreamerV3": COLOURS[1], "GPLD-DreamerV3": COLOURS[0]}
+    found = colours(["a", "DreamerV3", "b", "c", "d", "e", "f"])
+    assert found["DreamerV3"] == COLOURS[1]
+    assert [found[name] for name in "abcdef"] == [*COLOURS[2:], COLOURS[2]]
 
 
 def test_a_single_run_needs_no_legend_and_negative_returns_are_not_cut():

@@ -17,9 +17,6 @@ MEASURES = tuple(TITLES)
 
 def section_of(name: str, rows: pd.DataFrame, notes: Sequence[str] = ()) -> Section:
     """The section about one of `MEASURES`. `rows` are those of `rollouts.measure_run`, of any runs."""
-    if rows.empty:
-        missing = f"Nothing has been measured yet: `gpld {name} RUN` does, and the next report shows it."
-        return Section(name, TITLES[name], missing)
     make = {sensitivity.NAME: _sensitivity, quality.NAME: _quality}[name]
     return Section(name, TITLES[name], *make(rows, tuple(notes)))
 
@@ -36,7 +33,7 @@ def _sensitivity(rows: pd.DataFrame, notes: tuple[str, ...]) -> tuple[str, list[
     cells = [
         (
             f"{row['task']}, {row['map']}, {row['method']}",
-            f"{row['kl']:.4g} \u00b1 {row['kl_std']:.2g}",
+            f"{row['kl']:.4g}" + (f" \u00b1 {row['kl_std']:.2g}" if row["runs"] > 1 else ""),
             f"{row['total_variation']:.4g}",
             NOTHING if np.isnan(row["jacobian"]) else f"{row['jacobian']:.4g}",
             f"{row['ratio']:.3f}",

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 import gpld
-from gpld.analysis.curves import Curves, task_curve
+from gpld.analysis.curves import Curve, Curves, task_curve
 from gpld.analysis.tables import Table
-from gpld.training.curve import COLOURS
+from gpld.training.curve import colours
 
 MOST_RUNS = 500
 """With more runs than this, the page has their means alone."""
@@ -61,7 +61,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page shows. What there is none of is said to be missing."""
+    """What a page shows. Scores, sections and films that there are none of are left out."""
 
     title: str
     summary: Sequence[str]
@@ -69,11 +69,13 @@ class Page:
     methods: Sequence[str]
     rows: pd.DataFrame
     """Results; their evaluations are the learning curves."""
+    others: Mapping[tuple[str, str], Curve] = field(default_factory=dict)
+    """Learning curves of others by task and name, of which the means and bounds alone are known."""
     tables: Sequence[Table] = ()
     sections: Sequence[Section] = ()
     films: Sequence[Film] = ()
-    no_films: str = "no run has been filmed: `gpld eval RUN --video` does"
-    """Why there are none."""
+    no_films: str = ""
+    """Why there are none, if some should have been made."""
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options by the names of runs."""
     environment: Sequence[tuple[str, str]] = ()
@@ -93,21 +95,25 @@ def write(page: Page, path: Path) -> Path:
 
 def render(page: Page) -> str:
     """The page as HTML."""
+    curves = _curves(page.rows)
+    charts = {section.name: [asdict(chart) for chart in section.charts] for section in page.sections}
+    others = [_other(*key, curve) for key, curve in page.others.items()]
+    drawn = [*curves, *(curve for own in charts.values() for chart in own for curve in chart["curves"])]
     data = {
-        "methods": list(page.methods),
-        "colours": list(COLOURS),
-        "curves": _curves(page.rows),
-        "charts": {section.name: [asdict(chart) for chart in section.charts] for section in page.sections},
+        "colours": colours([*page.methods, *(curve["method"] for curve in [*drawn, *others])]),
+        "curves": curves,
+        "others": others,
+        "charts": charts,
         "configs": page.configs,
     }
     parts = {
         "TITLE": html.escape(page.title),
         "STYLE": _asset("page.css"),
-        "SUMMARY": "\n".join(f"<p>{html.escape(sentence)}</p>" for sentence in page.summary),
-        "TABLES": "\n".join(map(_table, page.tables)) or "<p>There are no scores yet.</p>",
+        "SUMMARY": "\n".join(map(_paragraph, page.summary)),
+        "SCORES": _part("scores", "Scores", "\n".join(map(_table, page.tables))),
         "SECTIONS": "\n".join(map(_section, page.sections)),
-        "FILMS": "\n".join(map(_film, page.films)) or f"<p>{html.escape(page.no_films)}</p>",
-        "ENVIRONMENT": _environment(page.environment),
+        "FILMS": _part("films", "Films", "\n".join(map(_film, page.films)) or _paragraph(page.no_films)),
+        "ENVIRONMENT": _part("environment", "Made with", _environment(page.environment)),
         "SOURCE": html.escape(f"{page.source}; gpld {gpld.__version__}"),
         # A closing tag inside a string would end the script.
         "DATA": json.dumps(data, allow_nan=False).replace("</", "<\\/"),
@@ -164,6 +170,11 @@ def _means(curves: Curves) -> list[dict[str, Any]]:
     return found
 
 
+def _other(task: str, name: str, curve: Curve) -> dict[str, Any]:
+    numbers = {key: getattr(curve, key).round(3).tolist() for key in ("mean", "low", "high")}
+    return {"task": task, "method": name, "steps": curve.env_steps.tolist(), **numbers}
+
+
 def _thinned(run: pd.DataFrame) -> pd.DataFrame:
     if len(run) <= MOST_POINTS:
         return run
@@ -184,6 +195,15 @@ def _table(table: Table) -> str:
         f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
         f'<ul class="notes">{notes}</ul></figure>'
     )
+
+
+def _part(name: str, title: str, content: str) -> str:
+    """A part of the page under its heading; nothing if it would be empty."""
+    return f'<section id="{name}"><h2>{title}</h2>{content}</section>' if content else ""
+
+
+def _paragraph(text: str) -> str:
+    return f"<p>{html.escape(text)}</p>" if text else ""
 
 
 def _section(section: Section) -> str:
@@ -223,7 +243,7 @@ def _environment(values: Sequence[tuple[str, str]]) -> str:
         f'<tr><th scope="row">{html.escape(name)}</th><td>{html.escape(value)}</td></tr>'
         for name, value in values
     )
-    return f"<table><tbody>{rows}</tbody></table>" if rows else "<p>Nothing is known about it.</p>"
+    return f'<div class="wide"><table><tbody>{rows}</tbody></table></div>' if rows else ""
 
 
 def _asset(name: str) -> str:

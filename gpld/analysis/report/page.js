@@ -19,13 +19,13 @@
 
   // What is shown
   const everything = [...data.curves, ...Object.values(data.charts).flat().flatMap((chart) => chart.curves)];
-  const others = unique(everything.map((curve) => curve.method)).filter((name) => !data.methods.includes(name));
-  const methods = [...data.methods, ...others].filter((name) => everything.some((curve) => curve.method === name));
+  const drawn = new Set([...everything, ...data.others].map((curve) => curve.method));
+  const methods = Object.keys(data.colours).filter((name) => drawn.has(name));
   const tasks = unique(everything.map((curve) => curve.task));
   const seeds = unique(everything.map((curve) => curve.seed)).sort((a, b) => a - b);
   const shown = { methods: new Set(methods), tasks: new Set(tasks), runs: new Set(seeds) };
   const colour = (method) => {
-    const found = data.colours[[...data.methods, ...others].indexOf(method) % data.colours.length];
+    const found = data.colours[method];
     return found === "#000000" && root.classList.contains("dark") ? "#e6e9ed" : found;
   };
   const toggles = (id, names, swatch) => names.forEach((name) => {
@@ -37,6 +37,7 @@
     label.append(` ${name}`);
     byId(id).append(label);
   });
+  byId("curves").hidden = !methods.length;
   toggles("methods", methods, true);
   toggles("tasks", tasks, false);
   toggles("runs", seeds, false);
@@ -59,7 +60,7 @@
       const values = lines.map((line) => at(line, x));
       const middle = values.reduce((a, b) => a + b, 0) / values.length;
       const spread = Math.sqrt(values.reduce((a, b) => a + (b - middle) ** 2, 0) / values.length);
-      return [x, middle, spread];
+      return [x, middle, middle - spread, middle + spread];
     });
   };
   const step = (range) => {
@@ -74,10 +75,12 @@
   const time = (x) => (x >= 7200 ? `${+(x / 3600).toPrecision(3)} h` : x >= 120 ? `${+(x / 60).toPrecision(3)} min` : `${+x.toPrecision(3)} s`);
 
   const W = 360, H = 230, L = 44, R = 10, T = 8, B = 34;
-  // A panel: `curves` with their `line`s of points, what is on its axes, and how values are written.
-  const chart = ({ title, task, curves, x: across, y: up, name = short, value = short }) => {
+  // A panel: `curves` with their `line`s of points, `others` with means and bounds alone, what is on its axes, and how values are written.
+  const chart = ({ title, task, curves, others = [], x: across, y: up, name = short, value = short }) => {
     const everySeed = byId("seeds").checked;
     const groups = methods.filter((method) => shown.methods.has(method)).map((method) => {
+      const other = others.find((curve) => curve.method === method);
+      if (other) return { method, other: true, lines: [other.mean, other.low, other.high].map((ys) => points(other.steps, ys)), mean: other.steps.map((x, i) => [x, other.mean[i], other.low[i], other.high[i]]) };
       const lines = curves.filter((curve) => curve.method === method && shown.runs.has(curve.seed))
         .map((curve) => curve.line).filter((line) => line.length);
       return { method, lines, mean: lines.length ? mean(lines) : [] };
@@ -105,13 +108,14 @@
     for (let x = 0; x <= end + 1e-9; x += wide) svg.append(make("text", { x: X(x), y: H - B + 16, "text-anchor": "middle" }, name(x)));
     svg.append(make("text", { x: W - R, y: H - 4, "text-anchor": "end" }, across));
     const path = (line) => line.map((p, i) => `${i ? "L" : "M"}${X(p[0]).toFixed(1)} ${Y(p[1]).toFixed(1)}`).join("");
-    for (const { method, lines, mean: middle } of groups) {
-      if (lines.length > 1 && middle.length) {
-        const up = middle.map(([x, y, s]) => [x, y + s]), down = middle.map(([x, y, s]) => [x, y - s]).reverse();
-        svg.append(make("path", { class: "band", fill: colour(method), d: `${path(up)}L${path(down).slice(1)}Z` }));
+    for (const { method, other, lines, mean: middle } of groups) {
+      const kind = other ? " other" : "";
+      if ((other || lines.length > 1) && middle.length) {
+        const up = middle.map(([x, , , most]) => [x, most]), down = middle.map(([x, , least]) => [x, least]).reverse();
+        svg.append(make("path", { class: `band${kind}`, fill: colour(method), d: `${path(up)}L${path(down).slice(1)}Z` }));
       }
-      if (everySeed) for (const line of lines) svg.append(make("path", { class: "seed", stroke: colour(method), d: path(line) }));
-      svg.append(make("path", { class: "mean", stroke: colour(method), d: path(middle) }));
+      if (everySeed && !other) for (const line of lines) svg.append(make("path", { class: "seed", stroke: colour(method), d: path(line) }));
+      svg.append(make("path", { class: `mean${kind}`, stroke: colour(method), d: path(middle) }));
       const [x, y] = middle[middle.length - 1] || lines[0][lines[0].length - 1];
       svg.append(make("circle", { cx: X(x), cy: Y(y), r: 2.5, fill: colour(method) }));
     }
@@ -120,8 +124,10 @@
       const box = svg.getBoundingClientRect();
       const x = ((event.clientX - box.left) / box.width * W - L) / (W - L - R) * end;
       const lines = groups.filter((group) => group.mean.length).map((group) => {
-        const [px, py, spread] = group.mean.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
-        return `${group.method}: ${value(py)} \u00b1 ${value(spread)} at ${name(px)} (${group.lines.length} seeds)`;
+        const [px, py, low, most] = group.mean.reduce((a, b) => (Math.abs(b[0] - x) < Math.abs(a[0] - x) ? b : a));
+        if (group.other) return `${group.method}: ${value(py)} (${value(low)} to ${value(most)}) at ${name(px)}`;
+        if (group.lines.length === 1) return `${group.method}: ${value(py)} at ${name(px)} (1 seed)`;
+        return `${group.method}: ${value(py)} \u00b1 ${value(most - py)} at ${name(px)} (${group.lines.length} seeds)`;
       });
       tip.textContent = lines.join("\n");
       tip.hidden = !lines.length;
@@ -136,7 +142,8 @@
     const look = { x: steps ? "env steps" : "wall-clock", y: "return", name: steps ? short : time, value: (y) => y.toFixed(1) };
     const charts = learned.filter((task) => shown.tasks.has(task)).map((task) => {
       const curves = data.curves.filter((curve) => curve.task === task);
-      return chart({ title: task, task, curves: curves.map((curve) => ({ ...curve, line: points(curve[axis], curve.returns) })), ...look });
+      const others = steps ? data.others.filter((curve) => curve.task === task) : [];
+      return chart({ title: task, task, others, curves: curves.map((curve) => ({ ...curve, line: points(curve[axis], curve.returns) })), ...look });
     });
     byId("charts").replaceChildren(...charts);
     if (!charts.length) byId("charts").append(make("p", {}, learned.length ? "No task is chosen." : "There are no learning curves yet."));
