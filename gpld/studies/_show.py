@@ -94,7 +94,7 @@ def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
     if len(scores := statistics.final_scores(rows, last)):
         title = f"{study.title}: statistics of scores after {last:,} env steps"
         found.append(comparisons.statistics_table(scores, shown, title=title, notes=notes))
-    if len(areas := statistics.area_scores(seen(study, rows), last)):
+    if len(areas := statistics.area_scores(rows, last)):
         title = f"{study.title}: area under the curve to {last:,} env steps"
         about = ["the mean return of a run's evaluations over training, by env steps", *notes]
         found.append(comparisons.score_table(areas, shown, title=title, subsets=subsets, notes=about))

@@ -1,0 +1,364 @@
+"""Write the tables of results/README.md and of the documentation from the data in results/.
+
+    python scripts/results_tables.py            # rewrite them
+    python scripts/results_tables.py --check    # say which pages are stale, and fail if any is
+
+A page has a table between `<!-- table: NAME -->` and `<!-- end -->`; NAME is one of `TABLES`. Below
+a table stands how its numbers were measured, as its file says. Nothing else of a page is touched.
+"""
+
+import argparse
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpld import results
+from gpld.population import TITLES
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+PAGES = (
+    "results/README.md",
+    "docs/performance.md",
+    "docs/environments.md",
+    "docs/penalty.md",
+)
+
+DREAMER, GPLD = TITLES["dreamerv3"], TITLES["gpld"]
+Rows = list[list[str]]
+
+
+def read(name: str) -> dict[str, Any]:
+    """The data of one file."""
+    return json.loads((RESULTS / f"{name}.json").read_text())
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], *sources: str) -> str:
+    """A table in Markdown, and below it where its numbers come from."""
+    lines = [header, ["---"] * len(header), *rows]
+    text = "\n".join("|" + "".join(f" {cell} |" if cell else " |" for cell in cells) for cells in lines)
+    return "\n".join([text, *(["", "; ".join(map(measured, sources)) + "."] if sources else [])])
+
+
+def measured(name: str) -> str:
+    """How the numbers of a file were measured: command, date, machine, versions and commit."""
+    data = read(name)
+    made = data.get("provenance", data)
+    command = made.get("command") or data.get("command")
+    if isinstance(command, list):
+        command = "python " + " ".join(command)
+    device, packages = made.get("device"), made.get("packages", {})
+    where = device.get("kind") if isinstance(device, dict) else device
+    cores = data.get("machine", made).get("cores")
+    jax = packages.get("jax") or made.get("jax")
+    parts = [
+        f"`{command}`" if command else "",
+        str(made.get("date", ""))[:10],
+        {"cpu": "a CPU"}.get(str(where), where) or "",
+        f"{cores} cores" if cores else "",
+        f"jax {jax}" if jax else "",
+        *(f"{package} {x}" for package, x in data.get("versions", {}).items() if package != "python"),
+        f"commit {commit}" if (commit := commit_of(made)) else "",
+    ]
+    return ", ".join(filter(None, parts)) + f" ({{file {name}}})"
+
+
+def commit_of(made: dict[str, Any]) -> str:
+    """The commit, shortened unless it is more than one."""
+    git = made.get("git", {})
+    commit = made.get("commit") or git.get("commit") or ""
+    short = commit if " " in commit else commit[:7]
+    return f"{short} with changes" if git.get("dirty") else short
+
+
+# One update
+
+
+def updates(*names: str) -> dict[tuple[int, str], dict[str, float]]:
+    """Measured updates by number of runs and variant; the last file that has one counts."""
+    found = {}
+    for name in names:
+        for row in read(name)["rows"]:
+            if row["rho"] in (0.0, 0.5) and row["ratio"] is not None:
+                found[row["runs"], row["variant"]] = row
+    return found
+
+
+STATES = ("update", "update-exact", "update-e092d18")
+IMAGES = ("update-pixels",)
+
+
+def states() -> dict[tuple[int, str], dict[str, float]]:
+    """Updates from states; baselines and probes are not those that exact penalties were timed beside."""
+    exact = {key: row for key, row in updates("update-exact").items() if key[1] == "exact"}
+    return updates("update", "update-e092d18") | exact
+
+
+def one_update() -> str:
+    """Updates from states and from images, by the number of runs in one program."""
+    header = ["runs in one program", "DreamerV3, ms per update and run"]
+    for title in ("GPLD", "GPLD, exact"):
+        header += [f"{title}, ms", "over DreamerV3"]
+    rows = []
+    for found, end in ((states(), ""), (updates(*IMAGES), ", from images")):
+        for runs in sorted({runs for runs, _ in found}):
+            cells = [f"{runs}{end}", f"{found[runs, 'baseline']['ms']:.3f}"]
+            for variant in ("probes", "exact"):
+                row = found.get((runs, variant))
+                cells += [f"{row['ms']:.3f}", f"{row['ratio']:.3f}"] if row else ["", ""]
+            rows.append([*cells, f"{found[runs, 'probes']['temporary_GiB']:.2f}"])
+    return table([*header, "GPLD's temporary memory, GiB"], rows, *STATES, *IMAGES)
+
+
+def loop(names: dict[str, str]) -> str:
+    """The loop of runs by file, and how their machine is called."""
+    header = [
+        "runs in one program",
+        "updates per second",
+        "of the updates alone",
+        "without evaluations and checkpoints",
+        "env steps per second",
+        "a checkpoint stops it for, s, with an empty and a full replay",
+        "hours for ten runs of 1M env steps",
+    ]
+    rows = [
+        [
+            f"{row['runs']}{where}",
+            f"{row['updates_per_second']:.1f}",
+            f"{row['ratio']:.1%}",
+            f"{row['ratio_without_evaluation']:.1%}",
+            f"{row['env_steps_per_second']:,.0f}",
+            f"{row['checkpoint']['stopped']:.2f} and {row['checkpoint']['stopped_when_full']:.2f}",
+            f"{row['paper_gpu_hours']:.2f}",
+        ]
+        for name, where in names.items()
+        for row in read(name)["rows"]
+    ]
+    return table(header, rows, *names)
+
+
+def starts() -> tuple[str, str]:
+    """Seconds to the first update with an empty and with a warm compilation cache."""
+    rows = read("start")["rows"]
+    empty, warm = ([row["seconds"] for row in rows if row["cache"] == kind] for kind in ("empty", "warm"))
+    return f"{empty[0]:.1f}", f"{min(warm):.1f} to {max(warm):.1f}"
+
+
+def start() -> str:
+    """Seconds from the command to the first update."""
+    return table(["empty cache, s to the first update", "warm cache, s"], [starts()], "start")
+
+
+def speed() -> str:
+    """Everything that takes time, on one screen."""
+    reference = {row["method"]: row["ms"] for row in read("update-reference")["rows"]}
+    rows = [["the authors' code, one run", *(f"{reference[name]:.1f} ms" for name in (DREAMER, GPLD))]]
+    names = {1: "one run", 8: "eight runs in one program, each", 16: "sixteen, each"}
+    images = {1: "from 64x64 images, one run", 4: "from 64x64 images, four runs, each"}
+    for found, kinds in ((states(), names), (updates(*IMAGES), images)):
+        for runs, title in kinds.items():
+            own = [found[runs, variant]["ms"] for variant in ("baseline", "probes")]
+            rows.append([f"{title}", *(f"{ms:.2f} ms" for ms in own)])
+    (whole,) = read("end_to_end")["rows"]
+    share = f"{whole['ratio']:.0%} of the updates alone"
+    rows += [
+        [
+            "whole loop, four runs of each, each",
+            f"{whole['ms_per_update_and_run']:.2f} ms, {share}",
+            "(both)",
+        ],
+        ["ten runs of 1M env steps", f"{whole['paper_gpu_hours']:.1f} GPU-hours", "(both)"],
+        ["from the command to the first update", "{} s; {} s with a warm cache".format(*starts()), "(both)"],
+    ]
+    return table(["one H200, the 12M agent", "DreamerV3", "GPLD"], rows)
+
+
+# Environments
+
+
+def environments() -> str:
+    """Agent steps per second of both backends on both machines."""
+    here, there = (read(name)["agent_steps_per_second"] for name in ("environments", "environments-h200"))
+    rows = [
+        [f"{title}, {machine}", *(f"{rates[task][backend]:,.0f}" for task in there)]
+        for rates, machine in ((here, "2 cores"), (there, "16 cores"))
+        for backend, title in (("envpool", "EnvPool"), ("dm_control", "dm_control, one process"))
+    ]
+    return table(["agent steps per second", *there], rows, "environments", "environments-h200")
+
+
+def drawing() -> str:
+    """Images per second, by the number of processes."""
+    rates = read("environments-pixels")["agent_steps_per_second"]
+    rows = [[f"{count}", *(f"{own[f'egl x {count}']:.0f}" for own in rates.values())] for count in (1, 2)]
+    return table(["processes that draw", *rates], rows, "environments-pixels")
+
+
+# The penalty alone
+
+ESTIMATORS = {
+    "vjp probes": "probes by vector-Jacobian products",
+    "closed-form probes": "`closed_form`, one probe",
+    "closed-form exact": "`closed_form`, exact",
+}
+
+
+def penalties(
+    name: str, form: Callable[[float], str], shares: Sequence[float] = (0.25, 0.5, 0.75, 1.0)
+) -> Rows:
+    """Rows of milliseconds by target and estimator, a column for each share of states."""
+    found = {tuple(row["labels"].values()): row["milliseconds"] for row in read(name)["measurements"]}
+    return [
+        [f"{target}, {title}", *(form(found[target, estimator, rho]) for rho in shares)]
+        for target in ("posterior", "prior", "joint")
+        for estimator, title in ESTIMATORS.items()
+    ]
+
+
+def three_digits(value: float) -> str:
+    """A number of milliseconds, large or small."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
+
+
+RHO = ["rho 0.25", "rho 0.5", "rho 0.75", "rho 1"]
+
+
+def penalty_gpu() -> str:
+    """With what it makes of an update of eight runs without it."""
+    alone = read("update-d8229ea")["rows"]
+    (base,) = [row["ms"] for row in alone if (row["runs"], row["variant"]) == (8, "baseline")]
+    rows = penalties("penalty", lambda ms: f"{ms:.3f} ({(base + ms) / base:.3f})")
+    return table(["", *RHO], rows, "penalty")
+
+
+def penalty_cpu() -> str:
+    """Milliseconds of the penalty alone on two cores."""
+    return table(["", *RHO], penalties("penalty-cpu", three_digits), "penalty-cpu")
+
+
+def penalty_short() -> str:
+    """Milliseconds of the penalty alone at rho 0.5, on both machines."""
+    gpu = [row[1] for row in penalties("penalty", lambda ms: f"{ms:.3f}", [0.5])]
+    cpu = [row[1] for row in penalties("penalty-cpu", three_digits, [0.5])]
+    targets = ("posterior", "prior", "joint")
+    header = [
+        "rho 0.5",
+        *(f"{target}, H200" for target in targets),
+        *(f"{target}, two cores" for target in targets),
+    ]
+    count = len(ESTIMATORS)
+    rows = [[title, *gpu[i::count], *cpu[i::count]] for i, title in enumerate(ESTIMATORS.values())]
+    return table(header, rows, "penalty", "penalty-cpu")
+
+
+# Learning
+
+
+def curves(name: str, method: str) -> list[dict[int, float]]:
+    """Returns by thousands of env steps of each run of a method in a file."""
+    return [
+        {round(steps, -3): value for steps, value in zip(run["env_steps"], run["returns"], strict=True)}
+        for run in read(name)["runs"]
+        if run["method"] == method
+    ]
+
+
+def published(task: str) -> list[dict[int, float]]:
+    """The same of DreamerV3's published runs, by the env steps that they name."""
+    runs = results.published().query("task == @task").groupby("seed")
+    return [dict(zip(run["env_steps"], run["return"], strict=True)) for _, run in runs]
+
+
+def spread(runs: Sequence[dict[int, float]], env_steps: int) -> str:
+    """Mean, smallest and largest return."""
+    values = [run[env_steps] for run in runs]
+    return f"{statistics.mean(values):.0f} ({min(values):.0f} to {max(values):.0f})"
+
+
+def learning(name: str, task: str, methods: Sequence[str], every: int, until: int) -> str:
+    """Returns of a file's runs beside those of others."""
+    peers = results.peers(agents=[DREAMER], tasks=[task]).set_index("env_steps")
+    own, others = [curves(name, method) for method in methods], published(task)
+    header = ["env steps", *(f"{m}, {len(runs)} seeds" for m, runs in zip(methods, own, strict=True))]
+    header += [f"{DREAMER} by others (bounds)", f"{DREAMER}, published in 2023, {len(others)} seeds"]
+    rows = []
+    for steps in range(every, until + 1, every):
+        peer = ""
+        if steps in peers.index:
+            mean, low, high = peers.loc[steps, ["mean", "low", "high"]]
+            peer = f"{mean:.0f} ({low:.0f} to {high:.0f})"
+        rows.append([f"{steps:,}", *(spread(runs, steps) for runs in own), peer, spread(others, steps)])
+    return table(header, rows, name)
+
+
+def walker() -> str:
+    """Evaluations to 250k env steps, and the last training episodes."""
+    name = "learning-walker-walk-250k"
+    text = learning(name, "walker-walk", (DREAMER,), 50_000, 250_000)
+    training = [{int(steps): x for steps, x in run["training"].items()} for run in read(name)["runs"]]
+    last = max(training[0])
+    row = f"| training episodes, {last:,} | {spread(training, last)} | | |"
+    return text.replace("\n\n", f"\n{row}\n\n", 1)
+
+
+def demonstration() -> str:
+    """What `make train` reaches."""
+    seeds = read("demonstration")["rows"]
+    cells = [f"{row['return']:.1f}, {row['ratio']:.1f} times" for row in seeds]
+    return table(["seed", *(f"{row['seed']}" for row in seeds)], [["return", *cells]], "demonstration")
+
+
+TABLES: dict[str, Callable[[], str]] = {
+    "speed": speed,
+    "updates": one_update,
+    "loop": lambda: loop({"end_to_end": ", H200, 12M", "end_to_end-cpu": ", two cores, 0.1M"}),
+    "start": start,
+    "environments": environments,
+    "drawing": drawing,
+    "penalty": penalty_short,
+    "penalty on a GPU": penalty_gpu,
+    "penalty on a CPU": penalty_cpu,
+    "cartpole-swingup": lambda: learning(
+        "learning-cartpole-swingup", "cartpole-swingup", (DREAMER, GPLD), 50_000, 100_000
+    ),
+    "walker-walk": walker,
+    "demonstration": demonstration,
+}
+"""Tables by the names that pages call them by."""
+
+MARKED = re.compile(r"(<!-- table: (.+?) -->\n)(.*?)(<!-- end -->)", re.S)
+
+
+def written(page: str) -> str:
+    """The text of a page with its tables as the data have them. A table that there is not is a `KeyError`."""
+    # The site of the documentation does not hold the data: its pages name the files. It needs an empty line
+    # between a comment and a table.
+    beside = page.startswith("results/")
+    file, gap = (r"[\1.json](\1.json)", "") if beside else (r"`results/\1.json`", "\n")
+
+    def fill(found: re.Match[str]) -> str:
+        return f"{found[1]}{gap}{re.sub(r'{file (.+?)}', file, TABLES[found[2]]())}\n{gap}{found[4]}"
+
+    return MARKED.sub(fill, (ROOT / page).read_text())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Rewrite all tables, or check them."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a page is stale")
+    options = parser.parse_args(arguments)
+    stale = [page for page in PAGES if written(page) != (ROOT / page).read_text()]
+    for page in stale:
+        print(f"stale: {page}" if options.check else f"written: {page}")
+        if not options.check:
+            (ROOT / page).write_text(written(page))
+    return int(options.check and bool(stale))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

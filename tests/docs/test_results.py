@@ -1,0 +1,103 @@
+"""Tables of measurements are what the data say, and nothing is kept that no page names."""
+
+import json
+import re
+
+import pytest
+
+from tests import scripts
+
+from .pages import ROOT
+
+RESULTS = ROOT / "results"
+
+
+@pytest.fixture(scope="module")
+def script():
+    return scripts.load("scripts/results_tables.py")
+
+
+def test_tables_are_fresh(script, capsys):
+    assert script.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_every_page_has_tables_and_every_table_a_page(script):
+    used = [found[2] for page in script.PAGES for found in script.MARKED.finditer((ROOT / page).read_text())]
+    assert set(used) == set(script.TABLES)
+    marks = "".join((ROOT / page).read_text() for page in script.PAGES).count("<!-- table:")
+    assert marks == len(used)
+
+
+def test_a_table_that_is_stale_is_noticed_and_written(script, tmp_path, monkeypatch, capsys):
+    (tmp_path / "results").mkdir()
+    page = tmp_path / "results" / "README.md"
+    page.write_text("before\n<!-- table: start -->\n| 1 |\n<!-- end -->\nafter\n")
+    (tmp_path / "start.json").write_text(
+        json.dumps(
+            {
+                "provenance": {
+                    "command": ["a.py", "-x"],
+                    "date": "2026-01-02T03:04",
+                    "git": {"commit": "0123456789", "dirty": True},
+                    "packages": {"jax": "9.9"},
+                    "device": {"kind": "abacus"},
+                },
+                "rows": [
+                    {"cache": "empty", "seconds": 12.34},
+                    {"cache": "warm", "seconds": 5.0},
+                    {"cache": "warm", "seconds": 4.0},
+                ],
+            }
+        )
+    )
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    monkeypatch.setattr(script, "RESULTS", tmp_path)
+    monkeypatch.setattr(script, "PAGES", ("results/README.md",))
+    assert script.main(["--check"]) == 1
+    assert capsys.readouterr().out == "stale: results/README.md\n"
+    assert script.main([]) == 0
+    made = "`python a.py -x`, 2026-01-02, abacus, jax 9.9, commit 0123456 with changes"
+    assert page.read_text().splitlines() == [
+        "before",
+        "<!-- table: start -->",
+        "| empty cache, s to the first update | warm cache, s |",
+        "| --- | --- |",
+        "| 12.3 | 4.0 to 5.0 |",
+        "",
+        f"{made} ([start.json](start.json)).",
+        "<!-- end -->",
+        "after",
+    ]
+    assert script.main(["--check"]) == 0
+
+
+def test_a_table_that_there_is_not_is_refused(script, tmp_path, monkeypatch):
+    (tmp_path / "page.md").write_text("<!-- table: nothing -->\n<!-- end -->")
+    monkeypatch.setattr(script, "ROOT", tmp_path)
+    with pytest.raises(KeyError, match="nothing"):
+        script.written("page.md")
+
+
+def test_numbers_are_the_datas(script):
+    (whole,) = script.read("end_to_end")["rows"]
+    assert f"| 8, H200, 12M | {whole['updates_per_second']:.1f} |" in script.TABLES["loop"]()
+    assert "| 250,000 | 500 (328 to 668) | 455 (387 to 522) | 890 (827 to 946) |" in script.walker()
+    row = next(row for row in script.read("update-exact")["rows"] if row["variant"] == "exact")
+    assert f"| {row['ms']:.3f} | {row['ratio']:.3f} |" in script.one_update()
+
+
+def test_the_page_of_results_is_short_and_names_all_that_is_kept():
+    text = (RESULTS / "README.md").read_text()
+    assert len(text.splitlines()) <= 150
+    text += "".join(page.read_text() for page in (RESULTS / "archive").glob("*.md"))
+    text += (ROOT / "scripts" / "results_tables.py").read_text()
+    kept = [path.name for path in RESULTS.iterdir() if path.suffix in (".json", ".png")]
+    assert [name for name in kept if name not in text and f'"{name[:-5]}"' not in text] == []
+
+
+@pytest.mark.parametrize("page", ["README.md", "archive/performance.md", "archive/walker-walk.md"])
+def test_links_of_results_lead_somewhere(page):
+    path = RESULTS / page
+    links = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())
+    assert links
+    assert [link for link in links if not (path.parent / link).exists()] == []
