@@ -115,4 +115,4 @@ def version(folder: Path) -> str:
     start = json.loads(path.read_text())["starts"][-1]
     git = start.get("git")
     commit = f"+{git['commit'][:12]}{'.dirty' if git['dirty'] else ''}" if git else ""
-    return f"{start['gpld']}{commit}"
+    return f"{start.get('gpld', '')}{commit}"

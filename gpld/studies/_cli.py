@@ -1,9 +1,10 @@
-"""`gpld study`: list, show, run, status, table, figure and report."""
+"""`gpld study`: list, show, run, status, table, figure, report and export."""
 
 import dataclasses
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -13,11 +14,11 @@ import tyro
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Format, render
 from gpld.config import ConfigError
-from gpld.studies import _plan, _share, _show, _state, _status, _study
-from gpld.studies._plan import Plan
+from gpld.studies import _plan, _share, _show, _state, _status, _study, _tables
 from gpld.studies._report import write_report
 from gpld.studies._run import RunOptions, default_folder, run
 from gpld.studies._study import Study
+from gpld.studies._tables import Opened
 
 Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: studies/NAME)")]
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
@@ -55,12 +56,12 @@ class ShowOptions(NameOptions):
     until: int | None = None
     """Show only what was found up to so many env steps, scores included; all of it by default."""
 
-    def find_plan(self) -> tuple[Plan, Path]:
-        """The plan of a study that has been run, and its folder."""
+    def opened(self) -> AbstractContextManager[Opened]:
+        """The study's results, in its folder or committed."""
         if self.until is not None and self.until <= 0:
             raise ConfigError(f"until: {self.until} is not allowed; it must be positive, in env steps")
-        _, folder = self.find()
-        return _plan.read_plan(folder), folder
+        study, folder = self.find()
+        return _tables.opened(study, folder, only_there=self.out is not None)
 
 
 @dataclass(frozen=True)
@@ -159,10 +160,11 @@ def status(arguments: Sequence[str]) -> int:
 def table(arguments: Sequence[str]) -> int:
     """Print a study's tables."""
     options = _parse(TableOptions, "table", table, arguments)
-    plan, folder = options.find_plan()
-    source = _show.source_of(folder, f"gpld study table {shlex.join(arguments)}")
-    rows = _show.load(folder, plan)
-    found = _show.all_tables(_show.cut(plan, options.until), folder, rows, source)
+    with options.opened() as study:
+        source = _show.source_of(study.data, f"gpld study table {shlex.join(arguments)}")
+        plan, rows = _show.cut(study.plan, options.until), _show.load(study.folder, study.plan)
+        found = _show.all_tables(plan, study.folder, rows, source)
+    _print_notes(study)
     print("\n\n".join(render(table, options.format) for table in found))
     return 0
 
@@ -170,20 +172,50 @@ def table(arguments: Sequence[str]) -> int:
 def figure(arguments: Sequence[str]) -> int:
     """Draw a study's figures, as PDF and PNG."""
     options = _parse(FigureOptions, "figure", figure, arguments)
-    plan, folder = options.find_plan()
-    source = _show.source_of(folder, f"gpld study figure {shlex.join(arguments)}")
-    shown, rows = _show.cut(plan, options.until), _show.load(folder, plan)
-    suffix = "" if shown is plan else f"-{options.until}"
-    for path in _show.save_figures(shown, folder, rows, source, options.band, options.peers, suffix):
-        print(path)
+    with options.opened() as study:
+        source = _show.source_of(study.data, f"gpld study figure {shlex.join(arguments)}")
+        plan, rows = _show.cut(study.plan, options.until), _show.load(study.folder, study.plan)
+        suffix = "" if plan is study.plan else f"-{options.until}"
+        paths = _show.save_figures(
+            plan, study.folder, rows, source, options.band, options.peers, suffix, study.out
+        )
+    _print_notes(study)
+    print(*paths, sep="\n")
     return 0
 
 
 def study_report(arguments: Sequence[str]) -> int:
     """Write a study's report, one HTML page."""
     options = _parse(ShowOptions, "report", study_report, arguments)
-    plan, folder = options.find_plan()
-    print(_show.write_report(plan, folder, until=options.until))
+    with options.opened() as study:
+        path = _show.write_report(study, until=options.until)
+    _print_notes(study)
+    print(path)
+    return 0
+
+
+def _print_notes(study: Opened) -> None:
+    for note in study.notes:
+        print(f"note: {note}", file=sys.stderr)
+
+
+@dataclass(frozen=True)
+class ExportOptions(NameOptions):
+    """Options of `gpld study export`."""
+
+    to: Annotated[
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: results/NAME)")
+    ] = None
+    """Folder of the tables; what it holds of other runs stays."""
+    commit: str = ""
+    """Commit of the code that made the runs, where they do not know it."""
+
+
+def export(arguments: Sequence[str]) -> int:
+    """Write a study's results as small text files that can be committed."""
+    options = _parse(ExportOptions, "export", export, arguments)
+    study, folder = options.find()
+    print(*_tables.export(study, folder, options.to, commit=options.commit), sep="\n")
     return 0
 
 
@@ -214,6 +246,7 @@ ACTIONS: dict[str, Callable[[Sequence[str]], int]] = {
     "table": table,
     "figure": figure,
     "report": study_report,
+    "export": export,
 }
 
 

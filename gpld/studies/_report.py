@@ -6,18 +6,20 @@ from pathlib import Path
 from gpld import results
 from gpld.analysis import comparisons, curves, report, rollouts, statistics
 from gpld.config import ConfigError
-from gpld.studies import _plan, _show, _study
+from gpld.studies import _plan, _show, _study, _tables
 
 
 def write_report(place: str | Path, out: Path | None = None) -> Path:
     """Write the page about a study, by its name, file or folder, or about the runs in a folder; its path."""
-    folder = Path(place)
+    folder, study = Path(place), None
     if str(place) in _study.names() or folder.suffix == ".toml":
         study = _study.get(place)
         folder = Path("studies") / study.name
-    if (folder / _plan.PLAN).exists():
-        plan = _plan.read_plan(folder)
-        path = _show.write_report(plan, folder.absolute())
+    elif (folder / _plan.PLAN).exists():
+        study = _plan.read_plan(folder).study
+    if study is not None:
+        with _tables.opened(study, folder.absolute()) as found:
+            path = _show.write_report(found)
         return path if out is None else _moved(path, out)
     runs = {str(run.relative_to(folder)): run for run in results.runs_in(folder)}
     if not runs:

@@ -29,6 +29,7 @@ from gpld.config import ConfigError
 from gpld.studies import _state, _status, _times
 from gpld.studies._plan import Plan, Run
 from gpld.studies._study import TASK_GROUPS, Study
+from gpld.studies._tables import Opened
 from gpld.training import saved
 
 if TYPE_CHECKING:
@@ -173,12 +174,13 @@ def save_figures(
     band: Band = "std",
     peers: Sequence[str] = (),
     suffix: str = "",
+    out: Path | None = None,
 ) -> list[Path]:
     """Save the study's figures, and strips of its films, as PDF and PNG; their paths.
 
-    `peers` are as in `draw`; `suffix` ends the names of the files.
+    `peers` are as in `draw`; `suffix` ends the names of the files. They go to `out`, or the study's folder.
     """
-    paths, study = [], plan.study
+    paths, study, to = [], plan.study, (out or folder) / FIGURES
     drawn = draw(study, rows, band, peers)
     if "cost" in study.figures and len(times := _times.load(plan, folder)):
         drawn["cost"] = cost.draw(times)
@@ -193,7 +195,7 @@ def save_figures(
     if strips:
         drawn["films"] = figures.strips(strips)
     for name, figure in drawn.items():
-        paths += figures.save(figure, folder / FIGURES, f"{study.name}-{name}{suffix}", source=source)
+        paths += figures.save(figure, to, f"{study.name}-{name}{suffix}", source=source)
     return paths
 
 
@@ -291,18 +293,22 @@ def _finding(study: Study, scores: pd.DataFrame, method: str, gain: float) -> st
     )
 
 
-def write_report(plan: Plan, folder: Path, *, make_films: bool = True, until: int | None = None) -> Path:
+def write_report(found: Opened, *, make_films: bool = True, until: int | None = None) -> Path:
     """Write the study's page, about results up to some env steps or all; its path."""
+    plan, folder = found.plan, found.folder
     shown = cut(plan, until)
     study, timed = shown.study, plan.study.work == "time"
     rows = load(folder, plan)
-    command = f"gpld study report {study.name} --out {shlex.quote(_near(folder))}"
-    source = source_of(folder, command if until is None else f"{command} --until {until}")
+    command = f"gpld study report {study.name}"
+    if not found.is_committed:
+        command += f" --out {shlex.quote(_near(folder))}"
+    source = source_of(found.data, command if until is None else f"{command} --until {until}")
+    make_films = make_films and not found.is_committed
     made, why = films(shown, folder, make=make_films)
     folders = {run.name: _state.run_folder(folder, run) for run in plan.runs}
     page = report.Page(
         title=f"{study.title} ({study.name})",
-        summary=summary(study, plan, folder, rows),
+        summary=[*summary(study, plan, folder, rows), *map(_sentence, found.notes)],
         methods=list(study.methods),
         rows=pd.concat([seen(study, rows), _published(study)], ignore_index=True),
         others=_peers(study),
@@ -314,7 +320,11 @@ def write_report(plan: Plan, folder: Path, *, make_films: bool = True, until: in
         environment=report.environment_of(folders),
         source=source,
     )
-    return report.write(page, folder / (REPORT if shown is plan else f"report-{until}.html"))
+    return report.write(page, found.out / (REPORT if shown is plan else f"report-{until}.html"))
+
+
+def _sentence(note: str) -> str:
+    return f"{note[:1].upper()}{note[1:]}."
 
 
 def _published(study: Study) -> pd.DataFrame:
@@ -336,9 +346,9 @@ def _peers(study: Study, agents: Sequence[str] = ()) -> dict[tuple[str, str], Cu
     return found
 
 
-def source_of(folder: Path, command: str) -> str:
+def source_of(data: Path, command: str) -> str:
     """Where numbers come from, for the foot of what shows them."""
-    return f"data: {_near(folder / results.FOLDER)}; command: {command}"
+    return f"data: {_near(data)}; command: {command}"
 
 
 def _near(path: Path) -> str:

@@ -5,7 +5,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from gpld import results
 from gpld.config import ConfigError
 from gpld.results import RunRecord, Tables
 from gpld.studies import _state
-from gpld.studies._plan import Plan, Run, plan
+from gpld.studies._plan import PLAN, Plan, Run, plan, read_plan
 from gpld.studies._study import Study
 from gpld.training import saved
 
@@ -50,16 +50,39 @@ def committed(study: Study) -> Path | None:
     return next((place for place in found if (place / results.RUNS).exists()), None)
 
 
+@dataclass(frozen=True)
+class Opened:
+    """Results of a study that can be shown."""
+
+    plan: Plan
+    folder: Path
+    """Holds the runs."""
+    out: Path
+    """Where what shows them goes."""
+    data: Path
+    """Where they come from, for people."""
+    notes: tuple[str, ...] = ()
+    """What to say of them."""
+    is_committed: bool = False
+    """Whether the runs are out of tables: they have no checkpoints."""
+
+
 @contextmanager
-def unpacked(study: Study, tables_folder: Path) -> Iterator[tuple[Plan, Path, list[str]]]:
-    """A study's committed runs, in a folder that lasts as long as this; its plan, and what to say of them."""
+def opened(study: Study, folder: Path, *, only_there: bool = False) -> Iterator[Opened]:
+    """The results in a study's folder, or, if nothing has been run there, those that are committed.
+
+    Committed runs are unpacked into a folder that lasts as long as this. With `only_there` they do not count.
+    """
+    tables_folder = None if only_there or (folder / PLAN).exists() else committed(study)
+    if tables_folder is None:
+        yield Opened(read_plan(folder), folder, folder, folder / results.FOLDER)
+        return
     tables, planned = results.read_tables(tables_folder), plan(study)
     _refuse_others(study, tables)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        results.unpack(tables, {_key(run): _state.run_folder(folder, run) for run in planned.runs})
-        planned.write(folder)
-        yield planned, folder, outdated(study, tables)
+        runs = Path(name)
+        results.unpack(tables, {_key(run): _state.run_folder(runs, run) for run in planned.runs})
+        yield Opened(planned, runs, folder, tables_folder, tuple(outdated(study, tables)), is_committed=True)
 
 
 def outdated(study: Study, tables: Tables) -> list[str]:

@@ -10,6 +10,7 @@ from gpld import config as options
 from gpld import results
 from gpld.studies import Plan, _state, plan
 from gpld.studies import _study as study_files
+from gpld.studies._tables import Opened
 from gpld.training import saved
 from gpld.training.score import Score
 from gpld.types import Spaces
@@ -38,6 +39,11 @@ def small(**changes) -> Plan:
     import tomllib
 
     return plan(study_files.from_dict(tomllib.loads(TEXT) | changes, "small"))
+
+
+def opened(plan: Plan, folder: Path) -> Opened:
+    """A study's results in a folder, to be shown."""
+    return Opened(plan, folder, folder, folder / results.FOLDER)
 
 
 def finish(folder: Path, run, *env_steps: int, episodes: int = 20, every: int = 300) -> Path:

@@ -8,7 +8,7 @@ from gpld.cli import main
 from gpld.config import ConfigError
 from gpld.studies import _show, get
 from tests.results.helpers import rows
-from tests.studies.helpers import small
+from tests.studies.helpers import opened, small
 
 FAR = {"env_steps": [200_000], "tasks": ["cheetah-run", "walker-walk"], "figures": ["aggregate"]}
 
@@ -85,7 +85,7 @@ def test_the_command_draws_peers_and_refuses_strangers(tmp_path, capsys):
 def test_a_page_holds_the_peers_of_its_study(tmp_path):
     plan = small(**FAR, compare=["peers"])
     plan.write(tmp_path)
-    page = _show.write_report(plan, tmp_path, make_films=False).read_text()
+    page = _show.write_report(opened(plan, tmp_path), make_films=False).read_text()
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert {(curve["task"], curve["method"]) for curve in data["others"]} == {
         (task, name) for task in FAR["tasks"] for name in ("DreamerV3 (others' runs)", "TD-MPC2")

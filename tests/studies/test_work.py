@@ -16,7 +16,7 @@ from gpld.studies._train import Outcome
 from gpld.training import _claim, saved
 from gpld.types import Spaces
 from tests.analysis.test_cost import Clock
-from tests.studies.helpers import small
+from tests.studies.helpers import opened, small
 from tests.studies.test_state import score, score_each
 from tests.training.helpers import TINY
 
@@ -195,6 +195,6 @@ def test_updates_are_timed_together_and_shown_beside_the_papers(tmp_path, monkey
     assert table.notes[-1] == "its source"
     drawn = _show.save_figures(plan, tmp_path, rows, "its source")
     assert [path.name for path in drawn] == ["cost-cost.pdf", "cost-cost.png"]
-    page = _show.write_report(plan, tmp_path).read_text()
+    page = _show.write_report(opened(plan, tmp_path)).read_text()
     assert "an update of DreamerV3 takes 10 ms, and with the penalty 1.02 to 1.10 times as long." in page
     assert "13 of 13 runs are done." in page

@@ -1,0 +1,130 @@
+"""Results of studies that are committed: written, shown from anywhere, and refused if they do not fit."""
+
+import json
+import tomllib
+
+import pytest
+
+from gpld import results
+from gpld.cli import main
+from gpld.config import ConfigError
+from gpld.studies import _study, _tables, plan
+from tests.studies.helpers import TEXT, finish
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a study's file, one of whose tasks has been trained elsewhere and committed."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(TEXT)
+    study = _study.get("small.toml")
+    for run in plan(study).runs:
+        if run.task == "walker-walk":
+            finish(tmp_path / "elsewhere", run, 600, 1200)
+    paths = _tables.export(study, tmp_path / "elsewhere", commit="c" * 40)
+    assert {path.parent.name for path in paths} == {"small"}
+    return tmp_path
+
+
+def redefine(place, old, new):
+    text = (place / "small.toml").read_text()
+    assert old in text
+    (place / "small.toml").write_text(text.replace(old, new))
+
+
+def test_committed_results_are_those_of_the_runs(place):
+    found = results.read_tables(place / "results" / "small")
+    assert len(found.runs) == 6
+    assert {run.task for run in found.runs} == {"walker-walk"}
+    assert {run.provenance["git"]["commit"] for run in found.runs} == {"c" * 40}
+    scores = found.scores.loc[found.scores["env_steps"] == 1200]
+    assert scores.groupby("seed")["return"].mean().to_dict() == {3: 1123.0, 4: 1124.0}
+
+
+def test_they_are_shown_where_nothing_was_run(place, capsys):
+    assert main(["study", "table", "small.toml", "--format", "csv"]) == 0
+    shown = capsys.readouterr().out
+    assert "1123.5" in shown
+    assert "data: results/small; command: gpld study table small.toml" in shown
+    assert "12 of 12 runs" not in shown
+    assert "6 of 12 runs are not finished" in shown
+    assert main(["study", "figure", "small.toml"]) == 0
+    drawn = capsys.readouterr().out.split()
+    assert drawn
+    assert all(path.startswith(str(place / "studies" / "small" / "figures")) for path in drawn)
+    for command in (["study", "report", "small.toml"], ["report", "small.toml"]):
+        assert main(command) == 0
+        page = (place / "studies" / "small" / "report.html").read_text()
+        assert "6 of 12 runs are done" in page
+        assert "gpld study report small" in page
+        (place / "studies" / "small" / "report.html").unlink()
+    # Showing them is not running the study.
+    assert not (place / "studies" / "small" / "plan.json").exists()
+
+
+def test_a_folder_that_is_named_must_hold_a_study(place, capsys):
+    assert main(["study", "table", "small.toml", "--out", "nowhere"]) == 2
+    assert "nothing has been run in" in capsys.readouterr().err
+
+
+def test_what_has_been_run_here_is_shown_instead(place, capsys):
+    study = _study.get("small.toml")
+    planned = plan(study)
+    planned.write(place / "studies" / "small")
+    for run in planned.runs:
+        finish(place / "studies" / "small", run, 600, 1200)
+    assert main(["study", "table", "small.toml"]) == 0
+    shown = capsys.readouterr().out
+    assert "are not finished" not in shown
+    assert "data: studies/small/results" in shown
+
+
+def test_the_other_task_joins(place):
+    study = _study.get("small.toml")
+    for run in plan(study).runs:
+        if run.task != "walker-walk":
+            finish(place / "later", run, 600, 1200)
+    assert main(["study", "export", "small.toml", "--out", "later"]) == 0
+    assert len(results.read_tables(place / "results" / "small").runs) == 12
+
+
+def test_nothing_to_export_is_told(place, capsys):
+    assert main(["study", "export", "small.toml", "--out", "nowhere"]) == 2
+    assert "there are no runs of small in" in capsys.readouterr().err
+
+
+def test_results_older_than_the_definition_say_so(place, capsys):
+    redefine(place, "seeds = [3, 4]", "seeds = [3, 4, 5]")
+    assert main(["study", "table", "small.toml"]) == 0
+    told = capsys.readouterr().err
+    assert (
+        "note: the results are older than the definition of small: seeds was [3, 4] and is [3, 4, 5]" in told
+    )
+    assert main(["study", "report", "small.toml"]) == 0
+    assert "The results are older than the definition" in (place / "studies/small/report.html").read_text()
+
+
+def test_words_may_change(place, capsys):
+    redefine(place, 'purpose = "For tests."', 'purpose = "For other tests."')
+    assert main(["study", "table", "small.toml"]) == 0
+    assert "older" not in capsys.readouterr().err
+
+
+def test_a_run_of_another_configuration_is_refused(place, capsys):
+    path = place / "results" / "small" / "runs.json"
+    described = json.loads(path.read_text())
+    described["options"]["replay.batch"] = 4
+    path.write_text(json.dumps(described))
+    assert main(["study", "report", "small.toml"]) == 2
+    assert (
+        "another configuration: replay.batch is 4, but 8 in the definition of small"
+        in capsys.readouterr().err
+    )
+
+
+def test_a_run_of_another_study_is_refused(place):
+    study = _study.from_dict(tomllib.loads(TEXT) | {"tasks": ["cartpole-balance"]}, "small")
+    tables = results.read_tables(place / "results" / "small")
+    as_if = type(tables)(**{**vars(tables), "study": _tables._described(study)})
+    with pytest.raises(ConfigError, match="walker-walk, DreamerV3, seed 3 is not a run of small"):
+        _tables._refuse_others(study, as_if)
