@@ -6,9 +6,9 @@ The runs are those of `gpld train TASK --seeds ... --method both`, in the same f
 or by --seconds, they go on with the same command. The JSON is written anew all the time; the picture, with
 published runs of DreamerV3 beside, at the end. With --name they are called otherwise than earlier results.
 
-With the preset `pixels` they learn from images. Its penalty begins late: in a short run, let it earlier.
+With the preset `pixels` they learn from images.
 
-    python benchmarks/learning.py --task cartpole-swingup --seeds 1 --preset 12m gpu pixels --penalty-start 0
+    python benchmarks/learning.py --task cartpole-swingup --seeds 1 --preset 12m gpu pixels
 """
 
 import dataclasses
@@ -55,8 +55,6 @@ class Options:
     """How the policy learns, if not as the presets have it."""
     learning_rate: tuple[float, ...] = ()
     """Learning rates, if not that of the presets: all seeds at each, in folders of their own if several."""
-    penalty_start: int | None = None
-    """Updates before the penalty starts, if not those of the presets."""
     envs: int | None = None
     """Environments of each run, if not those of the presets."""
     repeat: int | None = None
@@ -174,9 +172,8 @@ def repeatedly(action: Callable[[], object], seconds: float) -> Iterator[None]:
 def configured(options: Options) -> Config:
     """What all runs have in common."""
     config = with_presets(Config(task=options.task, env_steps=options.env_steps), options.preset)
-    behavior = {"horizon": options.horizon, "gradient": options.gradient}
     changes = {
-        "agent": {"behavior": behavior, "penalty": {"start": options.penalty_start}},
+        "agent": {"behavior": {"horizon": options.horizon, "gradient": options.gradient}},
         "env": {"count": options.envs, "action_repeat": options.repeat},
         "replay": {"train_ratio": options.train_ratio},
         "eval": {"every": options.eval_every},

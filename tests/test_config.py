@@ -183,7 +183,6 @@ def test_presets_apply_from_left_to_right():
     assert with_presets(BASE, ["cpu", "gpu"]).agent.compute == "bfloat16"
     assert with_presets(BASE, ["nano", "12m"]).agent.model == BASE.agent.model
     assert with_presets(BASE, ["quadruped"]).env_steps == 4_000_000
-    assert with_presets(BASE, ["paper"]).agent.penalty.scaling == "all"
     assert with_presets(BASE, ["published", "12m"]).agent.model.deter == 2048
 
 
@@ -195,6 +194,20 @@ def test_what_the_published_curves_are_near_to_leaves_the_agents_size():
     assert agent.behavior.gradient == "dynamics"
     assert (agent.loss.dyn, rates.learning_rate, rates.behavior_rate) == (0.5, 1e-4, 0.3)
     assert (agent.model, config.replay) == (BASE.agent.model, BASE.replay)
+
+
+def test_the_default_penalty_is_the_paper_as_printed_also_from_pixels():
+    penalty = BASE.agent.penalty
+    assert (penalty.posterior, penalty.prior, penalty.rho) == (0.5, 0.0, 0.5)
+    assert (penalty.scaling, penalty.schedule, penalty.scale) == ("sampled", "sqrt", 1000.0)
+    assert (penalty.floor, penalty.start) == (0.001, 0)
+    assert diff(BASE, with_presets(BASE, ["pixels"])) == {"env.pixels": (False, True)}
+
+
+@pytest.mark.parametrize("gone", ["paper", "proprio", "locomotion"])
+def test_presets_that_said_something_else_or_nothing_are_gone(gone):
+    with pytest.raises(ConfigError, match=f"preset: '{gone}' is not a preset"):
+        with_presets(BASE, [gone])
 
 
 def test_an_unknown_preset_is_refused_with_the_nearest():

@@ -1,6 +1,5 @@
 """What benchmarks/learning.py writes about runs, on made-up metrics."""
 
-import dataclasses
 import json
 import re
 import signal
@@ -27,7 +26,6 @@ def log(path: Path, *rows: dict) -> None:
 def test_what_was_asked_for_is_changed_and_nothing_else(learning):
     options = learning.Options(
         preset=("nano", "pixels"),
-        penalty_start=0,
         horizon=5,
         gradient="dynamics",
         envs=3,
@@ -36,12 +34,10 @@ def test_what_was_asked_for_is_changed_and_nothing_else(learning):
         eval_every=7,
     )
     config = learning.configured(options)
-    assert (config.env.pixels, config.agent.penalty.start, config.agent.penalty.floor) == (True, 0, 0.01)
+    assert config.env.pixels
     assert (config.agent.behavior.horizon, config.eval.every) == (5, 7)
     assert config.agent.behavior.gradient == "dynamics"
     assert (config.env.count, config.env.action_repeat, config.replay.train_ratio) == (3, 1, 64)
-    unasked = learning.configured(dataclasses.replace(options, penalty_start=None))
-    assert unasked.agent.penalty.start == 100_000
     unchanged = learning.configured(learning.Options(task="cheetah-run", env_steps=4, preset=options.preset))
     assert unchanged == with_presets(Config("cheetah-run", env_steps=4), options.preset)
 
@@ -90,7 +86,6 @@ def test_all_seeds_learn_at_each_rate(learning, tmp_path: Path):
         ({"env_steps": -4}, "env_steps: -4 is not allowed"),
         ({"horizon": -1}, "agent.behavior.horizon: -1 is not allowed"),
         ({"learning_rate": (2e-4, -1.0)}, "agent.optimizer.learning_rate: -1.0 is not allowed"),
-        ({"penalty_start": -1}, "agent.penalty.start: -1 is not allowed"),
         ({"envs": 0}, "env.count: 0 is not allowed"),
         ({"repeat": 0}, "env.action_repeat: 0 is not allowed"),
         ({"train_ratio": 0.0}, "replay.train_ratio: 0.0 is not allowed"),

@@ -46,13 +46,8 @@ PRESETS: Mapping[str, Preset] = {
     "400m": Preset("DreamerV3's size 400M, 345M parameters from states", _size(12288, 1536, 96, 1536, 96)),
     "cpu": Preset("float32 arithmetic, short compilation", {"agent": {"compute": "float32", "unroll": 1}}),
     "gpu": Preset("bfloat16 arithmetic, unrolled scans", {"agent": {"compute": "bfloat16", "unroll": 8}}),
-    "proprio": Preset("the paper's 18 tasks from states: 1M env steps", {"env_steps": 1_000_000}),
-    "locomotion": Preset("the paper's 6 locomotion tasks: 1M env steps", {"env_steps": 1_000_000}),
     "quadruped": Preset("the paper's quadruped tasks: 4M env steps", {"env_steps": 4_000_000}),
-    "pixels": Preset(
-        "the suite from 64x64 images; penalty from 200k agent steps on, 0.01 or more",
-        {"env": {"pixels": True}, "agent": {"penalty": {"start": 100_000, "floor": 0.01}}},
-    ),
+    "pixels": Preset("the suite from 64x64 images", {"env": {"pixels": True}}),
     "published": Preset(
         "near DreamerV3's published curves: 4 environments, actions not repeated",
         {
@@ -63,10 +58,6 @@ PRESETS: Mapping[str, Preset] = {
                 "optimizer": {"learning_rate": 1e-4, "behavior_rate": 0.3},
             },
         },
-    ),
-    "paper": Preset(
-        "the authors' scaling of the penalty, which the paper's numbers came from",
-        {"agent": {"penalty": {"scaling": "all"}}},
     ),
 }
 

@@ -23,7 +23,7 @@ def test_every_run_is_scored_at_every_milestone(smoke):
     assert (evaluations.groupby("run", observed=True).size() == 4).all()
     assert table["seconds"].notna().all()
     assert table["return"].between(0, 1000).all()
-    assert set(results.with_options(table, ["agent.penalty.scaling"])["agent.penalty.scaling"]) == {"all"}
+    assert set(results.with_options(table, ["agent.penalty.scaling"])["agent.penalty.scaling"]) == {"sampled"}
     assert len(list((smoke / "results").iterdir())) == 1  # put together when all was done
 
 
