@@ -40,6 +40,24 @@ class Hyper(NamedTuple):
     """Initial weight of the posterior penalty."""
     prior: Float[Array, ""]
     """Initial weight of the prior penalty."""
+    floor: Float[Array, ""]
+    """Smallest weight of both."""
+    over_all: Float[Array, ""]
+    """1 to average the penalty over all states, 0 over those that it was evaluated on."""
+
+    @classmethod
+    def of(cls, config: AgentConfig) -> "Hyper":
+        """Those of a run."""
+        penalty = config.penalty
+        values = cls(
+            learning_rate=config.optimizer.learning_rate,
+            entropy=config.behavior.entropy,
+            posterior=penalty.posterior,
+            prior=penalty.prior,
+            floor=penalty.floor,
+            over_all=penalty.scaling == "all",
+        )
+        return cls(*(jnp.float32(value) for value in values))
 
 
 class AgentState(NamedTuple):
@@ -83,19 +101,13 @@ def init(config: AgentConfig, spaces: Spaces, key: PRNGKeyArray) -> AgentState:
         PolicyHead.init(config, spaces, key=policy_key),
         Head.init(feature, sizes.units, sizes.value_layers, sizes.bins, scale=0.0, key=value_key),
     )
-    scalars = (
-        config.optimizer.learning_rate,
-        config.behavior.entropy,
-        config.penalty.posterior,
-        config.penalty.prior,
-    )
     return AgentState(
         model=model,
         # A copy, not the same buffers: none may be donated to `update` twice.
         slow_value=jax.tree.map(jnp.copy, model.value),
         optimizer=laprop(config.optimizer).init(model),
         normalizer=Normalizer.init(),
-        hyper=Hyper(*(jnp.float32(x) for x in scalars)),
+        hyper=Hyper.of(config),
         key=state_key,
         updates=jnp.zeros((), jnp.int32),
         skipped=jnp.zeros((), jnp.int32),
@@ -161,8 +173,10 @@ def loss(
 ) -> tuple[Float[Array, ""], LossOutput]:
     """The one loss of all modules. `state` gives what is not trained by gradients."""
     prediction = world_model.predict(config, model.world, batch, noise.classes)
-    seen = prediction.observed
-    penalties = world_model.penalties(config, model.world.dynamics, prediction, noise.penalty)
+    seen, hyper = prediction.observed, state.hyper
+    penalties = world_model.penalties(
+        config, model.world.dynamics, prediction, noise.penalty, over_all=hyper.over_all
+    )
 
     flat = [x.reshape(-1, x.shape[-1]) for x in (seen.h, seen.z)]
     fused = kernels.chosen(config, flat[0].shape[0])
@@ -173,7 +187,7 @@ def loss(
     if config.behavior.gradient == "dynamics":
         baseline = state.slow_value if config.behavior.slow_target else model.value
         scores["by_action"] = behavior.pull_advantages(config, model.world, baseline, dream)
-    dreamt = behavior.dream_losses(config.behavior, state.normalizer, state.hyper.entropy, **scores)
+    dreamt = behavior.dream_losses(config.behavior, state.normalizer, hyper.entropy, **scores)
 
     value_logits, slow_logits = joint_heads([model.value, state.slow_value], seen.h, seen.z, fused=fused)
     replay_value = behavior.replay_value_loss(
@@ -193,8 +207,9 @@ def loss(
     terms["value"] = (1.0, dreamt.value.mean())
     terms["replay_value"] = (config.behavior.replay_value, replay_value.mean())
     for name, value in penalties.items():
-        initial = getattr(state.hyper, name)
-        terms[f"penalty_{name}"] = (world_model.penalty_weight(config.penalty, initial, state.updates), value)
+        initial = getattr(hyper, name)
+        weight = world_model.penalty_weight(config.penalty, initial, hyper.floor, state.updates)
+        terms[f"penalty_{name}"] = (weight, value)
     total = sum(weight * term for weight, term in terms.values())
 
     metrics = {f"loss/{name}": term for name, (_, term) in terms.items()} | {"loss/total": total}

@@ -11,6 +11,7 @@ from jaxtyping import PyTree
 
 from gpld import agent, replay, world_model
 from gpld.config import Config, ConfigError
+from gpld.penalty import sampled_count
 from gpld.types import Spaces
 
 
@@ -48,7 +49,9 @@ def memory_estimate(config: Config, spaces: Spaces) -> MemoryEstimate:
         parameters=parameters + _nbytes(state.slow_value),
         optimizer=_nbytes(state.optimizer),
         gradients=2 * parameters,
-        activations=_activations(config) + _image_activations(config, spaces),
+        activations=_activations(config)
+        + _image_activations(config, spaces)
+        + _product_activations(config, state.model.world.dynamics),
         replay=_nbytes(jax.eval_shape(partial(replay.for_run, config, spaces))),
     )
 
@@ -185,6 +188,26 @@ def _image_activations(config: Config, spaces: Spaces) -> int:
     decoder = places * channels + sum(places // 4 ** (s + 1) * d for s, d in enumerate(depths[:-1]))
     states = config.replay.batch * config.replay.length
     return states * (5 * encoder + 3 * decoder) * jnp.dtype(config.agent.compute).itemsize
+
+
+def _product_activations(config: Config, dynamics: world_model.Dynamics) -> int:
+    """Bytes of the penalty by vector-Jacobian products; in closed form it takes next to nothing.
+
+    Three arrays of the width of a head's input and ten of its output for every row and probe at each sampled
+    state, which is what XLA plans on a CPU for nano and 1m, up to a tenth, and less if both heads have one.
+    """
+    penalty, model = config.agent.penalty, config.agent.model
+    if penalty.estimator != "vjp":
+        return 0
+    states = sampled_count(config.replay.batch * config.replay.length, penalty.rho)
+    vectors = states * (penalty.rows or model.stoch) * penalty.probes
+    heads = {"posterior": dynamics.posterior, "prior": dynamics.prior}
+    widths = [
+        3 * head.first.weight.shape[0] + 10 * head.out.weight.shape[1]
+        for name, head in heads.items()
+        if getattr(penalty, name) > 0
+    ]
+    return 4 * vectors * sum(widths)
 
 
 def _nbytes(tree: PyTree) -> int:

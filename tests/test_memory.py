@@ -60,6 +60,19 @@ def test_half_precision_halves_what_is_computed_in_it():
     assert 0.5 < half.activations / full.activations < 0.6
 
 
+def test_the_penalty_by_products_pulls_every_row_back_to_the_input():
+    def more(**changes):
+        asked = override(PAPER, {"agent": {"penalty": {"estimator": "vjp"} | changes}})
+        return memory_estimate(asked, WALKER).activations - memory_estimate(PAPER, WALKER).activations
+
+    rows = 512 * 32  # of half of the states
+    assert more() == rows * (3 * 2304 + 10 * 512) * 4
+    assert more(posterior=0.0, prior=0.5) == rows * (3 * 2048 + 10 * 512) * 4
+    assert more(prior=0.5) == more() + more(posterior=0.0, prior=0.5)
+    assert more(posterior=0.0) == 0
+    assert more(rows=8, probes=2) == more() // 2
+
+
 def test_replay_is_no_larger_than_the_run():
     short = replace(PAPER, env_steps=100_000)
     assert memory_estimate(short, WALKER).replay / memory_estimate(PAPER, WALKER).replay == pytest.approx(

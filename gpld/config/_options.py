@@ -133,8 +133,8 @@ class PenaltyConfig:
     """lambda_prior: initial weight of the prior penalty."""
     rho: float = 0.5
     """Fraction of the B*T states on which the penalty is evaluated."""
-    estimator: Literal["probes", "exact"] = "probes"
-    """Random probes (Algorithm 1) or the exact Jacobian norm, both in closed form."""
+    estimator: Literal["probes", "vjp", "exact"] = "probes"
+    """Random probes (Algorithm 1) in closed form or by vector-Jacobian products; or the exact norm."""
     probes: int = 1
     """Probes per row and state."""
     noise: Literal["rademacher", "gaussian"] = "rademacher"

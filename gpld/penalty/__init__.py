@@ -16,7 +16,7 @@ Nothing here depends on the rest of the package.
 
 from gpld.penalty import schedules
 from gpld.penalty._closed_form import closed_form, closed_form_rows
-from gpld.penalty._estimators import exact, hutchinson, probed
+from gpld.penalty._estimators import Rows, exact, hutchinson, probed
 from gpld.penalty._head import Head, Hidden, Output, first_preactivation
 from gpld.penalty._sampling import (
     average,
@@ -31,6 +31,7 @@ __all__ = [
     "Head",
     "Hidden",
     "Output",
+    "Rows",
     "average",
     "closed_form",
     "closed_form_rows",

@@ -1,8 +1,8 @@
 """How the penalty's weight decays: plain functions of the number of updates.
 
 Each takes the updates made since the penalty started and the initial weight `base`, both numbers or arrays,
-and returns the weight. All work inside `jax.jit` and under `jax.vmap` over `base`. `coefficient` chooses one
-by name and adds the start.
+and returns the weight. All work inside `jax.jit` and under `jax.vmap` over `base` and `floor`. `coefficient`
+chooses one by name and adds the start.
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,11 @@ from jax.typing import ArrayLike
 Kind = Literal["sqrt", "none", "linear", "exponential", "cosine", "step", "custom"]
 
 
-def sqrt(updates: ArrayLike, base: ArrayLike, *, scale: float = 1000.0, floor: float = 0.001) -> jax.Array:
+def sqrt(
+    updates: ArrayLike, base: ArrayLike, *, scale: float = 1000.0, floor: ArrayLike = 0.001
+) -> jax.Array:
     """max(base / sqrt(1 + updates / scale), floor): the paper's schedule (Algorithm 2)."""
-    return jnp.maximum(_number(base) / jnp.sqrt(1 + _number(updates) / scale), floor)
+    return jnp.maximum(_number(base) / jnp.sqrt(1 + _number(updates) / scale), _number(floor))
 
 
 def none(updates: ArrayLike, base: ArrayLike) -> jax.Array:
@@ -26,23 +28,26 @@ def none(updates: ArrayLike, base: ArrayLike) -> jax.Array:
 
 
 def linear(
-    updates: ArrayLike, base: ArrayLike, *, decay_steps: int = 100_000, floor: float = 0.001
+    updates: ArrayLike, base: ArrayLike, *, decay_steps: int = 100_000, floor: ArrayLike = 0.001
 ) -> jax.Array:
     """From `base` to `floor` on a straight line over `decay_steps` updates."""
+    floor = _number(floor)
     return floor + (_number(base) - floor) * (1 - _progress(updates, decay_steps))
 
 
 def exponential(
-    updates: ArrayLike, base: ArrayLike, *, decay_steps: int = 100_000, floor: float = 0.001
+    updates: ArrayLike, base: ArrayLike, *, decay_steps: int = 100_000, floor: ArrayLike = 0.001
 ) -> jax.Array:
     """Towards `floor` by a factor of e^-5 over `decay_steps` updates, then constant a little above it."""
+    floor = _number(floor)
     return floor + (_number(base) - floor) * jnp.exp(-5 * _progress(updates, decay_steps))
 
 
 def cosine(
-    updates: ArrayLike, base: ArrayLike, *, decay_steps: int = 100_000, floor: float = 0.001
+    updates: ArrayLike, base: ArrayLike, *, decay_steps: int = 100_000, floor: ArrayLike = 0.001
 ) -> jax.Array:
     """From `base` to `floor` along half a cosine over `decay_steps` updates."""
+    floor = _number(floor)
     return floor + (_number(base) - floor) * (1 + jnp.cos(jnp.pi * _progress(updates, decay_steps))) / 2
 
 
@@ -52,21 +57,21 @@ def step(
     *,
     step_interval: int = 10_000,
     step_factor: float = 0.5,
-    floor: float = 0.001,
+    floor: ArrayLike = 0.001,
 ) -> jax.Array:
     """Times `step_factor` every `step_interval` updates, never below `floor`."""
     drops = jnp.floor(_number(updates) / step_interval)
-    return jnp.maximum(_number(base) * step_factor**drops, floor)
+    return jnp.maximum(_number(base) * step_factor**drops, _number(floor))
 
 
 def custom(
-    updates: ArrayLike, base: ArrayLike, *, table: Sequence[tuple[int, float]], floor: float = 0.001
+    updates: ArrayLike, base: ArrayLike, *, table: Sequence[tuple[int, float]], floor: ArrayLike = 0.001
 ) -> jax.Array:
     """The weight of the last pair (update, weight) reached, `base` before the first, never below `floor`."""
     value = none(updates, base)
     for since, weight in sorted(table):
         value = jnp.where(_number(updates) >= since, weight, value)
-    return jnp.maximum(value, floor)
+    return jnp.maximum(value, _number(floor))
 
 
 def coefficient(
@@ -75,7 +80,7 @@ def coefficient(
     base: ArrayLike,
     *,
     start: ArrayLike = 0,
-    floor: float = 0.001,
+    floor: ArrayLike = 0.001,
     scale: float = 1000.0,
     decay_steps: int = 100_000,
     step_interval: int = 10_000,

@@ -90,6 +90,7 @@ def init(
 
 
 def resumed(
+    configs: Sequence[Config],
     runs: Sequence[dict[str, PyTree]],
     memory: Replay,
     metrics: Sequence[str],
@@ -98,11 +99,13 @@ def resumed(
 ) -> Live:
     """Agents as the checkpoint of each run holds them, without a run axis. `memory` is in host memory.
 
-    `metrics` are all that the program sums. A run has none of a penalty that only its neighbours have.
+    Their hyperparameters are those of `configs`. `metrics` are all that the program sums. A run has none of a
+    penalty that only its neighbours have.
     """
     sums = [{name: run["sums"].get(name, jnp.float32(0)) for name in metrics} for run in runs]
     trees = [(run["agent"], run["carry"], own) for run, own in zip(runs, sums, strict=True)]
     state, carry, totals = place(stack(trees), mesh)
+    state = state._replace(hyper=place(hyper(configs), mesh))
     if storage == "device":
         memory = jax.tree.map(jnp.array, memory) if mesh is None else place(memory, mesh)
     return Live(state, carry, memory, totals)
@@ -110,14 +113,7 @@ def resumed(
 
 def hyper(runs: Sequence[Config]) -> Hyper:
     """What may differ between runs of one program, `[R]`."""
-    agents = [run.agent for run in runs]
-    values = Hyper(
-        learning_rate=[a.optimizer.learning_rate for a in agents],
-        entropy=[a.behavior.entropy for a in agents],
-        posterior=[a.penalty.posterior for a in agents],
-        prior=[a.penalty.prior for a in agents],
-    )
-    return Hyper(*(jnp.array(value, jnp.float32) for value in values))
+    return stack([Hyper.of(run.agent) for run in runs])
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -20,6 +20,10 @@ PIECE_BYTES = 2**28
 """Latents moved between device and host at a time: the device may have no room for a copy of them all."""
 
 
+FORMER = "agent.hyper."
+"""Arrays of older checkpoints that are not read: hyperparameters are in a run's configuration."""
+
+
 class Restored(NamedTuple):
     """A checkpoint, read."""
 
@@ -141,7 +145,8 @@ def load(
     manifest: Manifest, folder: Path, chunks: Path, like: PyTree, replay: Replay | None, *, part: bool = False
 ) -> Restored:
     """Read a checkpoint that was found undamaged; with `part`, only the arrays that `like` has."""
-    if differences := _trees.differences(like, manifest.arrays, part=part):
+    held = {name: spec for name, spec in manifest.arrays.items() if not name.startswith(FORMER)}
+    if differences := _trees.differences(like, held, part=part):
         more = [f"{len(differences) - 5} more"] if len(differences) > 5 else []
         raise CheckpointError(f"{folder} holds other arrays: {'; '.join(differences[:5] + more)}")
     arrays = _trees.read(folder / ARRAYS, like, manifest.keys)

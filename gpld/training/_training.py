@@ -23,6 +23,7 @@ from jaxtyping import Float32
 from rich.console import Console
 
 from gpld import config as options
+from gpld.agent import AgentState
 from gpld.config import Config
 from gpld.envs import Fleet, Hosts, Step
 from gpld.population import method_of
@@ -286,7 +287,12 @@ class Training:
     def _arrays(self) -> dict[str, Any]:
         """What a checkpoint holds besides replay and sums, with a leading run axis."""
         live = self.live
-        return {"agent": live.agent, "carry": live.carry, "recent": self.recent, "waiting": self._waiting}
+        return {
+            "agent": _without_hyper(live.agent),
+            "carry": live.carry,
+            "recent": self.recent,
+            "waiting": self._waiting,
+        }
 
     def _own_sums(self, sums: dict[str, np.ndarray], run: int) -> dict[str, Any]:
         """What a run alone would sum."""
@@ -310,7 +316,7 @@ class Training:
         configs, spaces = [member.config for member in group.members], self.env.spaces
         shapes = jax.eval_shape(lambda: _program.init(self.config, spaces, "device", configs))
         alone = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
-        like = {"agent": alone.agent, "carry": alone.carry}
+        like = {"agent": _without_hyper(alone.agent), "carry": alone.carry}
         like |= jax.tree.map(lambda x: x[0], {"recent": self.recent, "waiting": self._waiting})
         own = [_program.own_metrics(config, list(alone.sums)) for config in configs]
         memory = _program.empty_replay(self.config, spaces, "host", len(configs))
@@ -321,6 +327,7 @@ class Training:
         )
         assert found is not None, "there is a step that all have, or they would begin anew"
         self.live = _program.resumed(
+            self._on_devices(configs),
             self._on_devices([run.arrays for run in found]),
             _devices.filled(join(memory, [run.replay for run in found if run.replay]), self._mesh),
             list(alone.sums),
@@ -341,6 +348,11 @@ class Training:
                     f"{which}environments {streams} could not go on where they were and begin new episodes"
                 )
         return messages
+
+
+def _without_hyper(state: AgentState) -> AgentState:
+    """As checkpoints hold it: hyperparameters are those of the run's configuration."""
+    return state._replace(hyper=None)
 
 
 def _blank_step(spaces: Spaces, runs: int, count: int) -> Step:

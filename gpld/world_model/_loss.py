@@ -17,6 +17,8 @@ class Prediction(NamedTuple):
     """What one pass over a batch gives."""
 
     observed: Observed
+    e: Float[Array, "T B E"]
+    """Encoded observations."""
     prior_first: Float[Array, "T B hidden"]
     """Preactivation of the prior's first layer."""
     losses: dict[str, Float[Array, "T B"]]
@@ -63,7 +65,7 @@ def predict(
         "reward/predicted_std": reward_mean.std(),
         "reward/error": jnp.abs(reward_mean - batch.reward).mean(),
     }
-    return Prediction(seen, dynamics.prior.first.add_bias(prior_product), losses, metrics)
+    return Prediction(seen, e, dynamics.prior.first.add_bias(prior_product), losses, metrics)
 
 
 def continue_target(config: AgentConfig, batch: Batch) -> Float[Array, "T B"]:

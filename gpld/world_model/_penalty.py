@@ -38,7 +38,7 @@ def draw_penalty_noise(config: AgentConfig, total: int, *, key: PRNGKeyArray) ->
     count = options.rows or sizes.stoch
     shape = (options.probes, len(states), count, sizes.classes)
     probes = {
-        name: penalty.draw_probes(k, shape, options.noise) if options.estimator == "probes" else None
+        name: penalty.draw_probes(k, shape, options.noise) if options.estimator != "exact" else None
         for name, k in zip(("posterior", "prior"), jax.random.split(probes_key), strict=True)
     }
     rows = penalty.sample_rows(rows_key, sizes.stoch, count) if options.random_rows else None
@@ -46,43 +46,75 @@ def draw_penalty_noise(config: AgentConfig, total: int, *, key: PRNGKeyArray) ->
 
 
 def penalties(
-    config: AgentConfig, dynamics: Dynamics, prediction: Prediction, noise: PenaltyNoise
+    config: AgentConfig,
+    dynamics: Dynamics,
+    prediction: Prediction,
+    noise: PenaltyNoise,
+    *,
+    over_all: Float[Array, ""] | float = 0.0,
 ) -> dict[str, Float[Array, ""]]:
-    """Mean squared Jacobian norm per row of every penalised map, by h and e (posterior) or by h (prior)."""
-    heads = {
-        "posterior": (dynamics.posterior, prediction.observed.first),
-        "prior": (dynamics.prior, prediction.prior_first),
-    }
-    options = config.penalty
+    """Mean squared Jacobian norm per row of every penalised map, by h and e (posterior) or by h (prior).
+
+    The mean is over the sampled states, or with `over_all` 1 over all, as if those left out had none.
+    """
+    seen = prediction.observed
+    by_first = {"posterior": seen.first, "prior": prediction.prior_first}
+    by_input = {"posterior": (seen.h, prediction.e), "prior": (seen.h,)}
+    options, heads = config.penalty, {"posterior": dynamics.posterior, "prior": dynamics.prior}
     rows = noise.rows if options.random_rows else options.rows or None
+
+    def sampled(*parts: Float[Array, "T B _"]) -> Float[Array, "n _"]:
+        taken = [penalty.take_states(x.reshape(-1, x.shape[-1]), noise.states) for x in parts]
+        return jnp.concatenate(taken, axis=-1)
+
+    share = jnp.where(over_all > 0, noise.states.size / seen.first[..., 0].size, 1.0)
     values = {}
     for name in targets(options):
-        head, first = heads[name]
-        first = first.reshape(-1, first.shape[-1])
-        values[name] = penalty.average(
-            penalty.closed_form(
-                _described(head, dynamics),
-                penalty.take_states(first, noise.states),
+        if options.estimator == "vjp":
+            u, probes = sampled(*by_input[name]), noise.probes[name]
+            each = _by_products(dynamics, heads[name], u, probes, rows, config.compute)
+        else:
+            each = penalty.closed_form(
+                _described(heads[name], dynamics),
+                sampled(by_first[name]),
                 noise.probes[name],
                 rows=rows,
                 dtype=jnp.dtype(config.compute),
-            ),
-            total=first.shape[0],
-            scaling=options.scaling,
-        )
+            )
+        values[name] = share * jnp.mean(each)
     return values
 
 
+def _by_products(
+    dynamics: Dynamics,
+    head: Head,
+    u: Float[Array, "n d"],
+    probes: Float[Array, "P n rows C"] | None,
+    rows: penalty.Rows,
+    compute: str,
+) -> Float[Array, " n"]:
+    """The probes' estimate at every state by one vector-Jacobian product through the head for each row."""
+    assert probes is not None, "drawn for every estimator but the exact one"
+
+    def probs(u: Float[Array, " d"]) -> Float[Array, "K C"]:
+        return dynamics.probs(head(u.astype(compute)))
+
+    def estimate(u: Float[Array, " d"], probes: Float[Array, "P rows C"]) -> Float[Array, ""]:
+        return penalty.probed(probs, u, probes, rows=rows)
+
+    return jax.vmap(estimate, in_axes=(0, 1))(u.astype(jnp.float32), probes)
+
+
 def penalty_weight(
-    config: PenaltyConfig, initial: Float[Array, ""], updates: Int[Array, ""]
+    config: PenaltyConfig, initial: Float[Array, ""], floor: Float[Array, ""], updates: Int[Array, ""]
 ) -> Float[Array, ""]:
-    """lambda after a number of updates."""
+    """lambda after a number of updates, from `initial` to `floor`."""
     return schedules.coefficient(
         config.schedule,
         updates,
         initial,
         start=config.start,
-        floor=config.floor,
+        floor=floor,
         scale=config.scale,
         decay_steps=config.decay_steps,
         step_interval=config.step_interval,

@@ -52,10 +52,12 @@ def test_square_root_decay_is_the_papers():
 def test_weights_of_many_runs_in_one_program(kind):
     base = jnp.array([0.5, 0.0, 2.0])
     updates = jnp.array([3, 15, 40])
-    options = {"floor": 0.01, "decay_steps": 30, "step_interval": 8, "table": TABLE, "scale": 5.0}
-    together = jax.jit(jax.vmap(lambda u, b: coefficient(kind, u, b, start=4, **options)))(updates, base)
-    pairs = zip(updates.tolist(), base.tolist(), strict=True)
-    alone = [coefficient(kind, u, b, start=4, **options) for u, b in pairs]
+    floor = jnp.array([0.01, 0.01, 0.3])
+    options = {"start": 4, "decay_steps": 30, "step_interval": 8, "table": TABLE, "scale": 5.0}
+    program = jax.jit(jax.vmap(lambda u, b, f: coefficient(kind, u, b, floor=f, **options)))
+    together = program(updates, base, floor)
+    runs = zip(updates.tolist(), base.tolist(), floor.tolist(), strict=True)
+    alone = [coefficient(kind, u, b, floor=f, **options) for u, b, f in runs]
     np.testing.assert_allclose(together, alone, rtol=1e-6)
     assert together[0] == 0  # not started yet
     assert together[1] == 0  # a baseline stays one
