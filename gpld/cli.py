@@ -11,16 +11,16 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, TypeVar
 
 import tyro
 
 import gpld
 from gpld import population
-from gpld.config import PRESETS, Config, ConfigError, suggestion, validate, with_presets
-from gpld.population import Member, method_of
+from gpld.config import PRESETS, Config, ConfigError, Preset, suggestion, validate, with_presets
+from gpld.population import METHODS, Member, Method, method_of
 
 DEVICES = ("cpu", "gpu")
 """Presets that fit a device; without one of them, that of JAX's device is taken."""
@@ -68,8 +68,8 @@ class TrainOptions(RunOptions):
 
     seeds: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SEED [SEED ...]")] = ()
     """Train a run of each seed, all in one program: 0..4 for five of them, or a list such as 0 3 7."""
-    method: Literal["gpld", "dreamerv3", "both"] | None = None
-    """GPLD with the coefficients of agent.penalty, DreamerV3 without any, or runs of both in one program."""
+    method: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
+    """Train runs of each method, all in one program; both stands for gpld dreamerv3."""
     devices: int = 0
     """Devices to use; 0 for all that several runs can be spread over, and one for one run."""
     distributed: Annotated[
@@ -89,9 +89,10 @@ class TrainOptions(RunOptions):
     def members(self) -> list[Member]:
         """The runs, and their folders."""
         config, task = self.config, self.task.replace(":", "-").replace("/", "-")
-        if not self.seeds and self.method is None:
+        if not self.seeds and not self.method:
             return [Member(config, self.out or Path("runs") / f"{task}-seed{config.seed}")]
-        methods = {None: (method_of(config),), "both": ("gpld", "dreamerv3")}.get(self.method, (self.method,))
+        named = [population.BOTH if name == "both" else (name,) for name in self.method]
+        methods = sum(named, ()) or (method_of(config),)
         return population.members(config, self._seeds(), methods, self.out or Path("runs") / task)
 
     def _seeds(self) -> list[int]:
@@ -141,7 +142,8 @@ def parse_train(arguments: Sequence[str], beneath: Sequence[str] = ()) -> TrainO
 
     `beneath` are presets under those named.
     """
-    options = _parse_run(TrainOptions, "train", str(train.__doc__), arguments, beneath, task="")
+    what = "\n".join([str(train.__doc__), *_listed("Methods", METHODS)])
+    options = _parse_run(TrainOptions, "train", what, arguments, beneath, task="")
     if options.devices < 0:
         raise ConfigError(f"devices: {options.devices} is not allowed; it must be at least 0")
     if options.distributed and not 0 <= options.distributed[1] < options.distributed[2]:
@@ -247,7 +249,7 @@ def _parse_run(
     options = tyro.cli(
         kind,
         prog=f"gpld {name}",
-        description="\n".join([what, "", "Presets:", *map(_preset_line, PRESETS)]),
+        description="\n".join([what, *_listed("Presets", PRESETS)]),
         args=list(arguments),
         default=kind(**{field.name: getattr(defaults, field.name) for field in dataclasses.fields(Config)}),
     )
@@ -364,5 +366,6 @@ def _usage() -> str:
     return "\n".join(["usage: gpld COMMAND ...", "", *lines, "", "`gpld COMMAND --help` says more."])
 
 
-def _preset_line(name: str) -> str:
-    return f"  {name:10}  {PRESETS[name].description}"
+def _listed(what: str, named: Mapping[str, Preset | Method]) -> list[str]:
+    width = max(map(len, named))
+    return ["", f"{what}:", *(f"  {name:{width}}  {each.description}" for name, each in named.items())]

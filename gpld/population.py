@@ -1,19 +1,46 @@
-"""Runs that one program can train side by side, and what they have to share.
+"""Methods by name, runs that one program can train side by side, and what those have to share.
 
 Runs of one task and size differ in their seeds and in a few scalars, and those are arrays with a leading run
 axis (`agent.Hyper`). Everything else decides shapes or compiled code, and is the same for all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from gpld import config as options
-from gpld.config import Config, ConfigError
+from gpld.config import Config, ConfigError, suggestion
 
-Method = Literal["gpld", "dreamerv3"]
 
-TITLES: dict[Method, str] = {"gpld": "GPLD-DreamerV3", "dreamerv3": "DreamerV3"}
+class Method(NamedTuple):
+    """A method by name: how people call it, what it is, and the options that make a configuration one."""
+
+    title: str
+    description: str
+    options: Callable[[Config], Mapping[str, Any]]
+
+
+def _penalty(**changes: Any) -> Mapping[str, Any]:
+    return {"agent": {"penalty": changes}}
+
+
+METHODS: dict[str, Method] = {
+    "gpld": Method(
+        "GPLD-DreamerV3", "the penalty as agent.penalty has it: by default the paper's", lambda _: {}
+    ),
+    "gpld-launched": Method(
+        "GPLD-DreamerV3 (as launched)",
+        "as the authors' launchers: mean over all states, floor 0.1 (pixels 0.01)",
+        lambda config: _penalty(scaling="all", floor=0.01 if config.env.pixels else 0.1),
+    ),
+    "dreamerv3": Method("DreamerV3", "no penalty", lambda _: _penalty(posterior=0.0, prior=0.0)),
+}
+"""What `gpld train --method`, `members` and a study's file call methods by."""
+
+BOTH = ("gpld", "dreamerv3")
+"""The paper's two."""
+
+TITLES = {name: method.title for name, method in METHODS.items()}
 """How people call the methods."""
 
 PER_RUN = (
@@ -22,6 +49,8 @@ PER_RUN = (
     "agent.behavior.entropy",
     "agent.penalty.posterior",
     "agent.penalty.prior",
+    "agent.penalty.scaling",
+    "agent.penalty.floor",
 )
 """Options in which runs of one program may differ."""
 
@@ -38,28 +67,40 @@ class Member(NamedTuple):
         return self.folder.name
 
 
-def method_of(config: Config) -> Method:
-    """DreamerV3 is GPLD with both coefficients at 0."""
-    penalty = config.agent.penalty
-    return "gpld" if penalty.posterior or penalty.prior else "dreamerv3"
-
-
-def members(config: Config, seeds: Sequence[int], methods: Sequence[Method], out: Path) -> list[Member]:
-    """Runs of every method with every seed, in the folders `out/METHOD-seedSEED`.
-
-    GPLD's coefficients are those of `config`, DreamerV3's are 0.
-    """
-    if "gpld" in methods and method_of(config) != "gpld":
+def with_method(config: Config, name: Any, changes: Mapping[str, Any] | None = None) -> Config:
+    """`config` as a run of the method called `name`, with `changes` over what the method sets."""
+    if not isinstance(name, str) or name not in METHODS:
+        near = suggestion(str(name), tuple(METHODS)) or f"; allowed are {', '.join(METHODS)}"
+        raise ConfigError(f"method: {name!r} is not a method{near}")
+    config = options.override(config, METHODS[name].options(config))
+    config = options.override(config, changes or {})
+    if name != "dreamerv3" and method_of(config) == "dreamerv3":
         raise ConfigError(
-            "agent.penalty.posterior: 0.0 is not allowed with method gpld; it or agent.penalty.prior must be "
-            "above 0"
+            f"agent.penalty.posterior: 0.0 is not allowed with method {name}; it or agent.penalty.prior must "
+            "be above 0"
         )
-    if repeated := [seed for i, seed in enumerate(seeds) if seed in seeds[:i]]:
-        raise ConfigError(f"seeds: {repeated[0]} is named twice")
-    off = {"agent": {"penalty": {"posterior": 0.0, "prior": 0.0}}}
-    by_method = {"gpld": config, "dreamerv3": options.override(config, off)}
+    return config
+
+
+def method_of(config: Config) -> str:
+    """The name of a run's method. DreamerV3 is GPLD with both coefficients at 0."""
+    penalty = config.agent.penalty
+    if not (penalty.posterior or penalty.prior):
+        return "dreamerv3"
+    launched = options.override(config, METHODS["gpld-launched"].options(config))
+    return "gpld-launched" if config == launched else "gpld"
+
+
+def members(config: Config, seeds: Sequence[int], methods: Sequence[str], out: Path) -> list[Member]:
+    """Runs of every method of `METHODS` named with every seed, in the folders `out/METHOD-seedSEED`.
+
+    The penalty's coefficients are those of `config`, DreamerV3's are 0.
+    """
+    for what, named in (("seeds", seeds), ("method", methods)):
+        if repeated := [name for i, name in enumerate(named) if name in named[:i]]:
+            raise ConfigError(f"{what}: {repeated[0]} is named twice")
     return [
-        Member(options.override(by_method[method], {"seed": seed}), out / f"{method}-seed{seed}")
+        Member(options.override(with_method(config, method), {"seed": seed}), out / f"{method}-seed{seed}")
         for method in methods
         for seed in seeds
     ]

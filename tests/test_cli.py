@@ -14,6 +14,7 @@ from gpld import cli
 from gpld.config import Config, ConfigError, diff, load, override, with_presets
 from gpld.doctor import Finding
 from gpld.envs import EnvironmentFailure
+from gpld.population import METHODS
 from gpld.profiling import Operation, Profile
 from gpld.tasks import DMC
 from gpld.training import CheckpointError, Result, TrainingStopped
@@ -133,6 +134,7 @@ def test_the_run_folder(arguments, folder):
         ("--seeds 0 3 7..8", ["gpld-seed0", "gpld-seed3", "gpld-seed7", "gpld-seed8"]),
         ("--seeds 4 5 --method both", ["gpld-seed4", "gpld-seed5", "dreamerv3-seed4", "dreamerv3-seed5"]),
         ("--method dreamerv3 --seed 2", ["dreamerv3-seed2"]),
+        ("--seed 1 --method gpld dreamerv3", ["gpld-seed1", "dreamerv3-seed1"]),
         ("--agent.penalty.posterior 0 --seeds 0 1", ["dreamerv3-seed0", "dreamerv3-seed1"]),
     ],
 )
@@ -144,6 +146,16 @@ def test_runs_of_several_seeds_and_methods(arguments, folders):
         penalty = {"posterior": 0.5 if method == "gpld" else 0.0}
         expected = override(Config("walker-run"), {"seed": int(seed), "agent": {"penalty": penalty}})
         assert member.config == expected
+
+
+@pytest.mark.parametrize(("pixels", "floor"), [("", 0.1), ("--env.pixels", 0.01)])
+def test_the_penalty_as_launched_is_a_method_beside_others(pixels, floor):
+    arguments = split(f"walker-run {pixels} --method both gpld-launched --agent.penalty.prior 0.25")
+    members = cli.parse_train(arguments).members
+    assert [member.name for member in members] == ["gpld-seed0", "dreamerv3-seed0", "gpld-launched-seed0"]
+    penalties = [member.config.agent.penalty for member in members]
+    assert [(p.posterior, p.prior) for p in penalties] == [(0.5, 0.25), (0.0, 0.0), (0.5, 0.25)]
+    assert [(p.scaling, p.floor) for p in penalties] == [("sampled", 0.001)] * 2 + [("all", floor)]
 
 
 def test_several_runs_are_beside_each_other_in_the_folder_named():
@@ -162,6 +174,8 @@ def test_several_runs_are_beside_each_other_in_the_folder_named():
         ("--seeds 0..4 2", "seeds: 2 is named twice"),
         ("--seeds 1 --seed 2", "seed: 2 is not allowed beside seeds; name it among them"),
         ("--seeds 5000000000", "seed: 5000000000 is not allowed; it must be in [0, 4294967295]"),
+        ("--method GPLD", "method: 'GPLD' is not a method; allowed are gpld, gpld-launched, dreamerv3"),
+        ("--method both gpld", "method: gpld is named twice"),
         ("--devices -1", "devices: -1 is not allowed; it must be at least 0"),
         (
             "--distributed host:1 2 2",
@@ -320,6 +334,8 @@ def test_help_explains_every_option_and_preset(train_help):
     words = " ".join(re.sub("[│╭╮╰╯─]", " ", train_help).split())
     for name, preset in cli.PRESETS.items():
         assert f"{name} {preset.description}" in words
+    for name, method in METHODS.items():
+        assert f"{name} {method.description}" in words
     options = re.findall(r"^│ --\S+.*\n((?:│ {6}.*\n)*)", train_help, re.M)
     assert len(options) > 80
     assert all(len(text.split()) > 3 for text in options)

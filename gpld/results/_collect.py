@@ -13,12 +13,12 @@ from gpld.config import Config
 from gpld.results._scores import read_scores
 from gpld.training import logs, provenance, saved
 
-METHODS = (population.TITLES["dreamerv3"], population.TITLES["gpld"])
+METHODS = tuple(population.TITLES[name] for name in reversed(population.BOTH))
 """Names of the paper's two methods, the baseline first."""
 
 
 def method_of(config: Config) -> str:
-    """The method of a run that belongs to no study: whether it has a penalty."""
+    """The method of a run that belongs to no study: whether it has a penalty, and whether as launched."""
     return population.TITLES[population.method_of(config)]
 
 

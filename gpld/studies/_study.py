@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from gpld import tasks as groups
 from gpld.config import Config, ConfigError, override, suggestion, validate, with_presets
+from gpld.population import with_method
 
 TASK_GROUPS = {
     "proprio": groups.PROPRIO,
@@ -82,13 +83,20 @@ class Study:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Options of all runs, over the presets, as in a run's configuration."""
     methods: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Methods by name, in the order in which they are shown, and the options that make them."""
+    """Methods by name, in the order in which they are shown, and the options that make them.
+
+    The entry `method` of one takes a method of `population.METHODS`; other options are applied over it.
+    """
 
     def config(self, task: str, method: str, seed: int) -> Config:
         """The validated configuration of a run."""
-        config = with_presets(Config(task), self.presets)
-        for options in (self.options, self.methods[method], {"seed": seed, "env_steps": self.env_steps[-1]}):
-            config = override(config, options)
+        config = override(with_presets(Config(task), self.presets), self.options)
+        own = {name: value for name, value in self.methods[method].items() if name != "method"}
+        if "method" in self.methods[method]:
+            config = with_method(config, self.methods[method]["method"], own)
+        else:
+            config = override(config, own)
+        config = override(config, {"seed": seed, "env_steps": self.env_steps[-1]})
         validate(config)
         return config
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, SupportsFloat
 import numpy as np
 
 from gpld.config import Config
-from gpld.population import TITLES, Method, method_of
+from gpld.population import TITLES, method_of
 
 if TYPE_CHECKING:
     import matplotlib.axes
@@ -45,7 +45,7 @@ class Curve(NamedTuple):
 
 def title_of(configs: Sequence[Config]) -> str:
     """Task, methods and seeds of runs of one task."""
-    seeds: dict[Method, list[int]] = {}
+    seeds: dict[str, list[int]] = {}
     for config in configs:
         seeds.setdefault(method_of(config), []).append(config.seed)
     parts = [

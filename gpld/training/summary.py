@@ -163,7 +163,9 @@ def next_commands(config: Config, folder: Path, arguments: Sequence[str]) -> lis
     """What to try after a run that `gpld train` was given these arguments for: compare, evaluate, report."""
     line, runs = _compare(config, folder, arguments)
     return [
-        Command("compare GPLD-DreamerV3 with DreamerV3 over three seeds, in one program", line),
+        Command(
+            f"compare {TITLES[_penalised(config)]} with DreamerV3 over three seeds, in one program", line
+        ),
         _evaluate(folder, "the agent"),
         _report(runs, "see that comparison on one page"),
     ]
@@ -172,21 +174,29 @@ def next_commands(config: Config, folder: Path, arguments: Sequence[str]) -> lis
 def _compare(config: Config, folder: Path, arguments: Sequence[str]) -> tuple[str, Path]:
     """The same run with and without the penalty, over seeds; and the folder of those runs."""
     varied = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    for option in ("--seed", "--out", "--method"):
+    for option in ("--seed", "--out"):
         varied.add_argument(option)
-    varied.add_argument("--seeds", nargs="*")
+    for option in ("--seeds", "--method"):
+        varied.add_argument(option, nargs="*")
     varied.add_argument("--distributed", nargs=3)
+    method = _penalised(config)
+    methods = ["both"] if method == "gpld" else [method, "dreamerv3"]
     if method_of(config) == "dreamerv3":  # GPLD then has its default coefficients
         for option in ("--agent.penalty.posterior", "--agent.penalty.prior"):
             varied.add_argument(option)
     given, kept = varied.parse_known_args(list(arguments))
-    line = f"{program('gpld')} train {shlex.join([*kept, '--seeds', '0..2', '--method', 'both'])}"
+    line = f"{program('gpld')} train {shlex.join([*kept, '--seeds', '0..2', '--method', *methods])}"
     if given.method or given.seeds:  # it is in a folder of such runs already
         runs = folder.parent
     else:
         stem = re.sub(r"-seed\d+$", "", folder.name)
         runs = folder.with_name(f"{stem}-seeds" if stem == folder.name else stem)
     return line if given.out is None else f"{line} --out {shlex.quote(str(runs))}", runs
+
+
+def _penalised(config: Config) -> str:
+    """The method with a penalty that a run is compared by."""
+    return "gpld" if method_of(config) == "dreamerv3" else method_of(config)
 
 
 def _evaluate(folder: Path, which: str) -> Command:

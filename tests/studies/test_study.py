@@ -84,13 +84,35 @@ def test_methods_and_ablations_are_the_papers():
     }
 
 
-@pytest.mark.parametrize("name", sorted(NAMES - {"ablation-estimator", "locomotion-short"}))
-def test_studies_of_the_paper_use_the_authors_scaling_and_say_so(name):
-    study = studies.get(name)
-    assert "paper" in study.presets
-    text = (_study._definitions() / f"{name}.toml").read_text()
-    assert "authors' scaling of the penalty" in text
-    assert set(settings(name, "scaling").values()) == {("all",)}
+@pytest.mark.parametrize("name", sorted(NAMES - {"ablation-estimator"}))
+def test_studies_have_the_papers_penalty_as_printed(name):
+    assert set(settings(name, "scaling", "floor", "start").values()) == {("sampled", 0.001, 0)}
+
+
+@pytest.mark.parametrize("name", ["ablation-rho-posterior", "ablation-rho-prior"])
+def test_ablations_of_rho_hold_the_strength_fixed_and_say_so(name):
+    purpose = " ".join(studies.get(name).purpose.split())
+    assert "rho changes how many states are seen and not how strong the penalty is" in purpose
+    assert "its weight is rho times lambda, and rho changes its strength too" in purpose
+
+
+LAUNCHED = {"method": "gpld-launched"}
+
+
+@pytest.mark.parametrize(("presets", "floor"), [(["nano"], 0.1), (["nano", "pixels"], 0.01)])
+def test_any_study_can_add_a_named_method_with_options_over_it(presets, floor):
+    joint = LAUNCHED | {"agent": {"penalty": {"prior": 0.5}}}
+    methods = {"DreamerV3": {"method": "dreamerv3"}, "launched": LAUNCHED, "joint": joint}
+    plan = small(presets=presets, methods=methods)
+    penalties = {run.method: run.config.agent.penalty for run in plan.runs}
+    found = {name: (p.posterior, p.prior, p.scaling, p.floor) for name, p in penalties.items()}
+    assert found == {
+        "DreamerV3": (0.0, 0.0, "sampled", 0.001),
+        "launched": (0.5, 0.0, "all", floor),
+        "joint": (0.5, 0.5, "all", floor),
+    }
+    # They are trained side by side, in one program for each task.
+    assert [len(group.runs) for group in plan.groups] == [6, 6]
 
 
 @pytest.mark.parametrize("name", sorted(NAMES - {"cost"}))
@@ -179,6 +201,18 @@ def test_a_users_file_is_a_study(tmp_path):
         ({"work": "rest"}, "work: 'rest' is not one of train, time"),
         ({"speed": 3}, "speed: no such option"),
         ({"methods": {"DreamerV3": 3}}, "DreamerV3: 3 is not a group of options"),
+        (
+            {"methods": {"DreamerV3": {"method": "dreamer"}}},
+            "small, cartpole-balance, DreamerV3: method: 'dreamer' is not a method; did you mean dreamerv3",
+        ),
+        (
+            {"methods": {"DreamerV3": {"method": 3}}},
+            "method: 3 is not a method",
+        ),
+        (
+            {"methods": {"DreamerV3": LAUNCHED}, "options": {"agent": {"penalty": {"posterior": 0.0}}}},
+            "posterior: 0.0 is not allowed with method gpld-launched",
+        ),
         (
             {"options": {"agent": {"penalti": {}}}},
             "cartpole-balance, DreamerV3: agent.penalti: no such option",

@@ -6,8 +6,10 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -33,11 +35,11 @@ from tests.training.helpers import (
 from tests.training.test_loop import OFTEN, Calls, pole
 from tests.training.test_program import SPACES, arrays, copied, record, same
 
-# Both penalties are compiled, and each run lacks at least one.
+# Both penalties are compiled, and each run lacks at least one. One averages over all states.
 RUNS = (
     {"seed": 0, "agent": {"penalty": {"posterior": 0.5}}},
     {"seed": 1, "agent": {"penalty": {"posterior": 0.0}}},
-    {"seed": 0, "agent": {"penalty": {"posterior": 0.0, "prior": 0.1}}},
+    {"seed": 0, "agent": {"penalty": {"posterior": 0.0, "prior": 0.1, "scaling": "all", "floor": 0.05}}},
 )
 
 
@@ -129,12 +131,18 @@ def test_neighbours_change_no_bit(together):
 
 
 def test_hyperparameters_are_those_of_each_run():
-    runs = ({"agent": {"optimizer": {"learning_rate": 0.5}}}, {"agent": {"behavior": {"entropy": 0.25}}}, {})
+    runs = (
+        {"agent": {"optimizer": {"learning_rate": 0.5}}},
+        {"agent": {"behavior": {"entropy": 0.25}, "penalty": {"scaling": "all"}}},
+        {"agent": {"penalty": {"floor": 0.1}}},
+    )
     found = _program.hyper([member.config for member in crowd("", runs)])
     np.testing.assert_allclose(found.learning_rate, [0.5, 0.01, 0.01])
     np.testing.assert_allclose(found.entropy, [3e-4, 0.25, 3e-4])
     np.testing.assert_allclose(found.posterior, [0.5] * 3)
     np.testing.assert_allclose(found.prior, [0.0] * 3)
+    np.testing.assert_allclose(found.floor, [0.001, 0.001, 0.1])
+    np.testing.assert_allclose(found.over_all, [0.0, 1.0, 0.0])
 
 
 # Whole runs
@@ -258,6 +266,35 @@ def test_a_kill_between_the_checkpoints_of_two_members(straight, tmp_path, left)
         steps = _plan.saved_steps(member.folder / "checkpoints")
         for step in steps[number:]:
             shutil.rmtree(member.folder / "checkpoints" / f"{step:012d}")
+    train_all(crowd(tmp_path), task=Pole)
+    assert_same(straight, crowd(tmp_path))
+
+
+class FormerHyper(NamedTuple):
+    """What checkpoints held of hyperparameters before runs could differ in floor and scaling."""
+
+    learning_rate: jax.Array
+    entropy: jax.Array
+    posterior: jax.Array
+    prior: jax.Array
+
+
+def test_checkpoints_that_hold_hyperparameters_go_on_with_those_of_the_configuration(
+    straight, tmp_path, monkeypatch
+):
+    arrays_now = _training.Training._arrays
+
+    def arrays_then(training):
+        wrong = FormerHyper(*(jnp.full(len(training.members), 7.0) for _ in FormerHyper._fields))
+        found = arrays_now(training)
+        return found | {"agent": found["agent"]._replace(hyper=wrong)}
+
+    with monkeypatch.context() as patched:
+        patched.setattr(_training.Training, "_arrays", arrays_then)
+        train_all(crowd(tmp_path, env_steps=800), task=Pole)
+    manifest = next((tmp_path / "run0" / "checkpoints").glob("*/manifest.json")).read_text()
+    assert "agent.hyper.prior" in manifest
+    assert "agent.hyper.floor" not in manifest
     train_all(crowd(tmp_path), task=Pole)
     assert_same(straight, crowd(tmp_path))
 

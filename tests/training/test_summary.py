@@ -205,6 +205,14 @@ def test_the_comparison_is_the_same_run_with_and_without_the_penalty_over_seeds(
     assert cli.parse_train(compare).devices == (1 if "--devices" in more else 0)
 
 
+def test_a_run_as_launched_is_compared_as_launched():
+    (compare, _, _), (config, _) = suggested(["walker-walk", "--method", "gpld-launched", "--seed", "7"])
+    launched, baseline = cli.parse_train(compare).members[::3]
+    assert launched.config == override(config, {"seed": 0})
+    assert (launched.config.agent.penalty.scaling, launched.config.agent.penalty.floor) == ("all", 0.1)
+    assert baseline.name == "dreamerv3-seed0"
+
+
 @pytest.mark.parametrize(
     ("out", "run", "runs"),
     [
