@@ -34,6 +34,7 @@ from gpld.training.provenance import provenance
 VARIANTS: dict[str, dict] = {
     "baseline": {"posterior": 0.0, "rho": 0.5},  # rho is not read, but may not be 0
     "probes": {},
+    "vjp": {"estimator": "vjp"},
     "exact": {"estimator": "exact"},
     "prior": {"posterior": 0.0, "prior": 0.5},
     "joint": {"prior": 0.5},
@@ -50,7 +51,7 @@ class Options:
     runs: tuple[int, ...] = (1, 8)
     """Runs in one program."""
     variants: tuple[str, ...] = ("baseline", "probes", "exact")
-    """What is compared: baseline, probes, exact, prior, joint, joint exact."""
+    """What is compared: baseline, probes, vjp, exact, prior, joint, joint exact."""
     rho: tuple[float, ...] = (0.5,)
     """Fractions of states penalised."""
     pixels: bool = False

@@ -39,33 +39,42 @@ ENV_STEPS = 500_000
 
 
 class Setting(NamedTuple):
-    """A penalty: the fraction of states it sees, and its weights; all 0 for DreamerV3."""
+    """A penalty: the fraction of states it sees, its weights, and its estimator; all 0 for DreamerV3."""
 
     rho: float
     posterior: float
     prior: float
+    estimator: str = "probes"
 
 
-BASELINE = Setting(0.0, 0.0, 0.0)
+BASELINE = Setting(0.0, 0.0, 0.0, "")
+
+ESTIMATORS = {"": NOTHING, "vjp": "by products", "probes": "in closed form", "exact": "exact"}
+"""How tables call what estimates a penalty; the paper's were vector-Jacobian products."""
 
 
 def paper_settings() -> list[Setting]:
-    """The twelve of the paper's table."""
+    """The twelve of the paper's table, each by the products that the paper timed and in closed form."""
     rows = results.paper_cost()[["rho", "posterior", "prior"]]
-    return [Setting(*map(float, row)) for row in rows.itertuples(index=False)]
+    return [
+        Setting(*map(float, row), estimator)
+        for row in rows.itertuples(index=False)
+        for estimator in ("vjp", "probes")
+    ]
 
 
 def setting_of(config: Config) -> Setting:
     """The setting of a run."""
     penalty = config.agent.penalty
     on = penalty.posterior or penalty.prior
-    return Setting(penalty.rho, penalty.posterior, penalty.prior) if on else BASELINE
+    return Setting(penalty.rho, penalty.posterior, penalty.prior, penalty.estimator) if on else BASELINE
 
 
 def with_penalty(config: Config, setting: Setting) -> Config:
     """`config` with another penalty, whose other options stay as they are."""
-    changes = setting._asdict() | {"rho": setting.rho or config.agent.penalty.rho}
-    penalty = dataclasses.replace(config.agent.penalty, **changes)
+    penalty = config.agent.penalty
+    own = {"rho": setting.rho or penalty.rho, "estimator": setting.estimator or penalty.estimator}
+    penalty = dataclasses.replace(penalty, **setting._asdict() | own)
     return dataclasses.replace(config, agent=dataclasses.replace(config.agent, penalty=penalty))
 
 
@@ -213,7 +222,7 @@ def updates_in(config: Config, env_steps: int) -> float:
 def measure(config: Config, settings: Sequence[Setting] | None = None, **options: Any) -> pandas.DataFrame:
     """The paper's table of overheads on this machine: a row for the baseline and one for every setting.
 
-    `options` are those of `compare`.
+    `settings` are by default those of `paper_settings`, `options` those of `compare`.
     """
     settings = paper_settings() if settings is None else settings
     return compare([with_penalty(config, setting) for setting in (BASELINE, *settings)], **options)
@@ -234,7 +243,8 @@ def compare(
     baseline's; `ms` is the median time of an update and run, `spread` the range of all but its slowest tenth;
     `seconds_more` is what the mean ratio adds to all updates of a run of `ENV_STEPS`. `gflop` are those of
     one update's matrix products and convolutions, `temporary_mib` the program's memory besides its states,
-    `kernels` the operations that it starts per update. `paper` is the ratio that the paper reports.
+    `kernels` the operations that it starts per update. `paper`, `paper_std` and `paper_seconds_more` are what
+    the paper reports of a penalty of this rho and these weights, which it estimated by products.
     """
     compiled: dict[AgentConfig, Program] = {}
     for config in progress(list(configs), "compile"):
@@ -244,7 +254,7 @@ def compare(
     times = np.array(
         [[program.time() for program in programs] for _ in progress(list(range(repeats)), "time")]
     )
-    paper = dict(zip(paper_settings(), results.paper_cost()["ratio"], strict=True)) | {BASELINE: 1.0}
+    paper = _paper()
     rows = []
     for config, program, column in zip(configs, programs, times.T, strict=True):
         setting, ratios = setting_of(config), column / times[:, 0]
@@ -261,10 +271,20 @@ def compare(
                 "temporary_mib": program.temporary / 2**20,
                 "kernels": program.kernels,
                 "compile_seconds": program.compile_seconds,
-                "paper": paper.get(setting, math.nan),
+                **paper.get(setting[:3], _UNKNOWN),
             }
         )
     return pandas.DataFrame(rows)
+
+
+_UNKNOWN = {"paper": math.nan, "paper_std": math.nan, "paper_seconds_more": math.nan}
+
+
+def _paper() -> dict[tuple[float, ...], dict[str, float]]:
+    """The paper's ratio with its standard deviation and the seconds more, by rho and weights."""
+    rows = results.paper_cost()[["rho", "posterior", "prior", "ratio", "std", "seconds_more"]]
+    rows = [(*BASELINE[:3], 1.0, 0.0, 0.0), *rows.itertuples(index=False)]
+    return {tuple(map(float, row[:3])): dict(zip(_UNKNOWN, map(float, row[3:]), strict=True)) for row in rows}
 
 
 def told(items: list[Any], what: str) -> Iterable[Any]:
@@ -282,24 +302,37 @@ def _kind(config: Config) -> AgentConfig:
 
 
 def table(rows: pandas.DataFrame, *, title: str, notes: Sequence[str] = ()) -> Table:
-    """The paper's table with what explains it beside it. Rows may have names, as `method`."""
-    header = ("penalty", "time / baseline's", "paper's", "ms an update", "s more in 500k env steps")
-    header += ("GFLOP", "MiB besides states", "kernels")
+    """The paper's table, its own numbers beside those of here, with what explains them.
+
+    It has the paper's columns: rho, both weights, ratio and seconds more. Rows may have names, as `method`.
+    """
+    header = ("method",) * ("method" in rows) + ("rho", "lambda_post", "lambda_prior", "estimated")
+    header += ("time / baseline's", "paper's")
+    header += ("s more in 500k env steps", "paper's s more")
+    header += ("ms an update", "GFLOP", "MiB besides states", "kernels")
     about = (
-        "mean \u00b1 standard deviation over rounds; median ms with its spread, of the fastest nine in ten"
+        "mean \u00b1 standard deviation, here over rounds of updates and in the paper over whole runs; "
+        "median ms with its spread, of the fastest nine in ten",
+        "by products: vector-Jacobian products by automatic differentiation, as the paper timed them; "
+        "in closed form: the same estimate without them, which training uses",
     )
-    return Table(title, header, tuple(map(_cells, rows.to_dict("records"))), (about, *notes))
+    return Table(title, header, tuple(map(_cells, rows.to_dict("records"))), (*about, *notes))
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:
-    setting = Setting(row["rho"], row["posterior"], row["prior"])
-    name = "none" if setting == BASELINE else "rho {:g}, ({:g}, {:g})".format(*setting)
+    baseline = not row["posterior"] and not row["prior"]
+    known = not baseline and not math.isnan(row["paper"])
     return (
-        row.get("method", name),
+        *([row["method"]] if "method" in row else []),
+        NOTHING if baseline else f"{row['rho']:g}",
+        f"{row['posterior']:g}",
+        f"{row['prior']:g}",
+        ESTIMATORS[row["estimator"]],
         f"{row['ratio']:.3f} \u00b1 {row['ratio_std']:.3f}",
-        NOTHING if math.isnan(row["paper"]) else f"{row['paper']:.2f}",
-        f"{row['ms']:.3g} ({row['spread']:.2g})",
+        f"{row['paper']:.2f} \u00b1 {row['paper_std']:.3f}" if known else NOTHING,
         f"{row['seconds_more']:.0f}",
+        f"{row['paper_seconds_more']:.0f}" if known else NOTHING,
+        f"{row['ms']:.3g} ({row['spread']:.2g})",
         f"{row['gflop']:.3g}",
         f"{row['temporary_mib']:.0f}",
         f"{row['kernels']:.0f}",

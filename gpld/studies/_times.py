@@ -58,9 +58,12 @@ def summary(plan: Plan, folder: Path) -> list[str]:
     sentences = []
     for device, own in found.groupby("device", sort=False):
         base = own["method"] == plan.study.baseline
-        ms, ratios = own.loc[base, "ms"].mean(), own.loc[~base, "ratio"]
+        ranges = [
+            f"{cost.ESTIMATORS[str(estimator)]} {ratios.min():.2f} to {ratios.max():.2f}"
+            for estimator, ratios in own.loc[~base].groupby("estimator", sort=False)["ratio"]
+        ]
         sentences.append(
-            f"On {device} an update of {plan.study.baseline} takes {ms:.3g} ms, and with the "
-            f"penalty {ratios.min():.2f} to {ratios.max():.2f} times as long."
+            f"On {device} an update of {plan.study.baseline} takes {own.loc[base, 'ms'].mean():.3g} ms, and "
+            f"with the penalty {', '.join(ranges)} times as long."
         )
     return sentences

@@ -58,6 +58,8 @@ def test_the_arithmetic_of_an_update_grows_with_the_penalty():
         return cost.matrix_flops(traced.jaxpr)
 
     none, half, whole = flops(*BASELINE), flops(0.5, 0.5, 0.0), flops(1.0, 0.5, 0.0)
+    products = flops(0.5, 0.5, 0.0, "vjp")
+    assert products > half
     assert none < half < whole
     # All but the Gram matrix is proportional to the number of states.
     assert half - none > 0.4 * (whole - none)
@@ -109,10 +111,10 @@ def test_a_compiled_loop_has_the_kernels_of_all_its_turns():
     assert few >= 10 * each
 
 
-def test_the_settings_are_the_papers_and_a_run_has_its_updates():
+def test_the_settings_are_the_papers_by_both_estimators_and_a_run_has_its_updates():
     settings = cost.paper_settings()
-    assert len(settings) == 12
-    assert settings[5] == Setting(0.5, 0.5, 0.0)
+    assert len(settings) == 24
+    assert settings[10:12] == [Setting(0.5, 0.5, 0.0, "vjp"), Setting(0.5, 0.5, 0.0, "probes")]
     # 500k env steps are 250k agent steps; at a train ratio of 512 and 1024 steps a batch, 125k updates.
     assert cost.updates_in(with_presets(Config("walker-walk"), ["12m"]), 500_000) == 125_000
 
@@ -123,7 +125,8 @@ class Clock(cost.Program):
     def __init__(self, config, spaces, *, runs, updates):
         penalty = config.agent.penalty
         self.flops, self.compile_seconds, self.calls = 2e9, 1.0, 0
-        self.base = 10.0 * (1 + 0.1 * penalty.rho * ((penalty.posterior > 0) + (penalty.prior > 0)))
+        share = (0.3 if penalty.estimator == "vjp" else 0.1) * penalty.rho
+        self.base = 10.0 * (1 + share * ((penalty.posterior > 0) + (penalty.prior > 0)))
 
     def time(self):
         self.calls += 1
@@ -141,6 +144,8 @@ def test_ratios_are_taken_round_by_round(monkeypatch):
     np.testing.assert_allclose(found["ms"], [10.0, 11.0, 11.0])
     np.testing.assert_allclose(found["seconds_more"], [0.0, 125.0, 125.0])  # 1 ms of 125k updates
     assert found["paper"].tolist() == [1.0, 1.68, 1.44]
+    assert found["paper_std"].tolist() == [0.0, 0.1, 0.027]
+    assert found["paper_seconds_more"].tolist() == [0.0, 4920.4, 3177.4]
 
 
 def test_the_command_writes_the_papers_table(monkeypatch, tmp_path, capsys):
@@ -148,14 +153,25 @@ def test_the_command_writes_the_papers_table(monkeypatch, tmp_path, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     assert cli.main(["cost", "--preset", "nano", "cpu", "--repeats", "2", "--out", str(tmp_path)]) == 0
     rows = pandas.read_csv(tmp_path / "cost.csv")
-    assert len(rows) == 13
-    assert rows["paper"].tolist()[1:] == pandas.Series(cost.results.paper_cost()["ratio"]).tolist()
-    assert len((tmp_path / "cost.md").read_text().splitlines()) == 15
+    assert len(rows) == 25
+    paper = cost.results.paper_cost()
+    for estimator in ("vjp", "probes"):
+        own = rows[rows["estimator"] == estimator]
+        for ours, theirs in (
+            ("paper", "ratio"),
+            ("paper_std", "std"),
+            ("paper_seconds_more", "seconds_more"),
+        ):
+            np.testing.assert_allclose(own[ours], paper[theirs])
+    assert len((tmp_path / "cost.md").read_text().splitlines()) == 27
     out = capsys.readouterr().out
     assert "presets nano cpu" in out
-    assert "compile: 13 of 13" in out
-    (line,) = [line for line in out.splitlines() if "rho 1, (0.5, 0)" in line]
-    assert [cell.strip() for cell in line.split("\u2502")][2:5] == ["1.100 \u00b1 0.000", "1.68", "11 (0)"]
+    assert "compile: 25 of 25" in out
+    cells = [[cell.strip() for cell in line.split("\u2502")][1:-1] for line in out.splitlines()]
+    (line,) = [row for row in cells if row[:4] == ["1", "0.5", "0", "by products"]]
+    assert line[4:9] == ["1.300 \u00b1 0.000", "1.68 \u00b1 0.100", "375", "4920", "13 (0)"]
+    (line,) = [row for row in cells if row[:4] == ["1", "0.5", "0", "in closed form"]]
+    assert line[4:6] == ["1.100 \u00b1 0.000", "1.68 \u00b1 0.100"]
 
 
 @pytest.mark.parametrize(

@@ -186,15 +186,39 @@ def test_updates_are_timed_together_and_shown_beside_the_papers(tmp_path, monkey
     assert _worker.work(tmp_path, group, plan) == 0
     assert _state.pending(tmp_path, plan) == []
     found = _times.load(plan, tmp_path).set_index("method")
-    assert len(found) == 13
-    np.testing.assert_allclose(found.loc["rho 1, (0.5, 0)", ["ratio", "ms", "paper"]], [1.1, 11.0, 1.68])
+    assert len(found) == 25
+    columns = ["ratio", "ms", "paper", "paper_std", "paper_seconds_more"]
+    fast, slow = (found.loc[f"rho 1, (0.5, 0), {by}", columns] for by in ("in closed form", "by products"))
+    np.testing.assert_allclose(fast.astype(float), [1.1, 11.0, 1.68, 0.1, 4920.4])
+    np.testing.assert_allclose(slow.astype(float), [1.3, 13.0, 1.68, 0.1, 4920.4])
     rows = _show.load(tmp_path, plan)
     (table,) = _show.all_tables(plan, tmp_path, rows, "its source")
-    assert table.rows[0][:4] == ("DreamerV3", "1.000 \u00b1 0.000", "1.00", "10 (0)")
-    assert table.rows[7][1:3] == ("1.100 \u00b1 0.000", "1.44")
+    assert table.header[:8] == (
+        "method",
+        "rho",
+        "lambda_post",
+        "lambda_prior",
+        "estimated",
+        "time / baseline's",
+        "paper's",
+        "s more in 500k env steps",
+    )
+    assert table.rows[0][:7] == ("DreamerV3", "-", "0", "0", "-", "1.000 \u00b1 0.000", "-")
+    assert table.rows[13][1:7] == (
+        "0.5",
+        "0.5",
+        "0.5",
+        "by products",
+        "1.300 \u00b1 0.000",
+        "1.44 \u00b1 0.027",
+    )
+    assert table.rows[14][4:6] == ("in closed form", "1.100 \u00b1 0.000")
     assert table.notes[-1] == "its source"
     drawn = _show.save_figures(plan, tmp_path, rows, "its source")
     assert [path.name for path in drawn] == ["cost-cost.pdf", "cost-cost.png"]
     page = _show.write_report(opened(plan, tmp_path)).read_text()
-    assert "an update of DreamerV3 takes 10 ms, and with the penalty 1.02 to 1.10 times as long." in page
-    assert "13 of 13 runs are done." in page
+    assert (
+        "an update of DreamerV3 takes 10 ms, and with the penalty by products 1.07 to 1.30, "
+        "in closed form 1.02 to 1.10 times as long." in page
+    )
+    assert "25 of 25 runs are done." in page
