@@ -107,7 +107,7 @@ def test_every_study_is_on_the_page_about_the_paper():
 def test_the_study_that_the_page_writes_is_one(tmp_path):
     (code,) = (block.code for block in blocks(DOCS / "studies.md") if block.language == "toml")
     (tmp_path / "entropy.toml").write_text(code)
-    assert len(studies.plan(studies.get(str(tmp_path / "entropy.toml"))).runs) == 12
+    assert len(studies.plan(studies.get(str(tmp_path / "entropy.toml"))).runs) == 18
 
 
 @pytest.mark.slow
