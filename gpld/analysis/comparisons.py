@@ -64,19 +64,19 @@ def statistics_table(
     scale = {task: float(scale[task]) for task in compared.tasks if scale.get(task)}
     rows = []
     for method in compared.methods:
-        own = set(summary.loc[summary["method"] == method, "task"])
-        tasks = [task for task in scale if task in own]
+        known = set(summary.loc[summary["method"] == method, "task"])
+        tasks = [task for task in scale if task in known]
         if not tasks:
             rows.append((method, *[NOTHING] * 5))
             continue
         count = f" ({len(tasks)} of {len(compared.tasks)} tasks)" if len(tasks) < len(compared.tasks) else ""
-        ours, theirs = (statistics.score_matrix(scores, m, tasks, scale) for m in (method, compared.baseline))
+        own, others = (statistics.score_matrix(scores, m, tasks, scale) for m in (method, compared.baseline))
         simple = (statistics.iqm, statistics.median, statistics.mean, statistics.optimality_gap)
-        cells = [_value(float(f(ours)), statistics.interval(f, ours)) for f in simple]
+        cells = [_value(float(f(own)), statistics.interval(f, own)) for f in simple]
         better = NOTHING
         if method != compared.baseline:
-            chance = statistics.probability_of_improvement(ours, theirs)
-            better = _value(chance, statistics.improvement_interval(ours, theirs))
+            chance = statistics.probability_of_improvement(own, others)
+            better = _value(chance, statistics.improvement_interval(own, others))
         rows.append((f"{method}{count}", *cells, better))
     header = ("method", "interquartile mean", "median", "mean", "optimality gap")
     about = f"scores divided by {compared.baseline}'s mean on each task; 95% stratified bootstrap intervals"

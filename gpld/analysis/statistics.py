@@ -55,25 +55,25 @@ def optimality_gap(scores: Scores, target: float = 1.0) -> Values:
 
 
 def probability_of_improvement(
-    ours: Float[np.ndarray, "runs tasks"], theirs: Float[np.ndarray, "_ tasks"]
+    scores: Float[np.ndarray, "runs tasks"], others: Float[np.ndarray, "_ tasks"]
 ) -> float:
-    """Probability that a run of ours scores more than one of theirs, mean over tasks; ties count half."""
-    return float(np.mean([_wins(a, b).mean() for a, b in _pairs(ours, theirs)]))
+    """Probability that one of `scores` is more than one of `others`, mean over tasks; ties count half."""
+    return float(np.mean([_wins(a, b).mean() for a, b in _pairs(scores, others)]))
 
 
 def improvement_interval(
-    ours: Float[np.ndarray, "runs tasks"],
-    theirs: Float[np.ndarray, "_ tasks"],
+    scores: Float[np.ndarray, "runs tasks"],
+    others: Float[np.ndarray, "_ tasks"],
     *,
     confidence: float = 0.95,
     reps: int = REPS,
     seed: int = 0,
 ) -> Interval:
-    """Interval of `probability_of_improvement`: runs of both are drawn anew within each task."""
+    """Interval of `probability_of_improvement`: runs of both are resampled within each task."""
     rng, values = np.random.default_rng(seed), np.zeros(reps)
-    pairs = _pairs(ours, theirs)
+    pairs = _pairs(scores, others)
     for a, b in pairs:
-        # Drawing runs anew is weighing them: each sample is a product with the table of who beats whom.
+        # Resampling runs is weighing them: each sample is a product with the table of who beats whom.
         drawn = [_weights(len(side), reps, rng) for side in (a, b)]
         values += np.sum((drawn[0] @ _wins(a, b)) * drawn[1], axis=1) / len(pairs)
     return _percentiles(values, confidence)
@@ -97,7 +97,7 @@ def interval(
 ) -> Interval:
     """Percentile interval of a statistic of a method's scores.
 
-    The bootstrap is stratified: runs are drawn anew within each task, tasks are kept.
+    The bootstrap is stratified: runs are resampled within each task, tasks are kept.
     """
     rng, columns = np.random.default_rng(seed), _columns(scores)
     chunk = max(1, _CHUNK // scores.size)
@@ -121,7 +121,7 @@ def mean_interval(
 def bootstrap_means(
     values: Float[np.ndarray, "runs points"], *, reps: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "reps points"]:
-    """Means over runs drawn anew, `reps` times."""
+    """Means over resampled runs, `reps` times."""
     return _weights(len(values), reps, rng) @ values
 
 
@@ -237,13 +237,13 @@ def _columns(scores: np.ndarray) -> list[np.ndarray]:
     return [column[np.isfinite(column)] for column in scores.T]
 
 
-def _pairs(ours: np.ndarray, theirs: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
-    return list(zip(_columns(ours), _columns(theirs), strict=True))
+def _pairs(scores: np.ndarray, others: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    return list(zip(_columns(scores), _columns(others), strict=True))
 
 
-def _wins(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
-    """Who beats whom, [ours, theirs]: 1, or a half for a tie."""
-    return np.heaviside(ours[:, None] - theirs[None], 0.5)
+def _wins(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Who beats whom, [scores, others]: 1, or a half for a tie."""
+    return np.heaviside(scores[:, None] - others[None], 0.5)
 
 
 def _weights(runs: int, reps: int, rng: np.random.Generator) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Numbers of others, to be shown beside ours; their sources are in `data/README.md`."""
+"""Numbers of others, to be shown beside those of runs; their sources are in `data/README.md`."""
 
 from collections.abc import Sequence
 from importlib.resources import files

@@ -1,4 +1,4 @@
-"""What a study is, and how it is read: a small TOML file for each, ours or a user's."""
+"""What a study is, and how it is read: a small TOML file for each, of this package or a user's."""
 
 import re
 import tomllib
