@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from gpld.studies import write_report
+from tests.studies.helpers import small
 
 webdriver = pytest.importorskip("selenium.webdriver")
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -125,6 +126,25 @@ def test_what_was_measured_is_drawn_for_each_method(page, section, axis):
     webdriver.ActionChains(page).move_to_element(svg).perform()
     (tip,) = find(page, "#tip")
     assert [line.partition(":")[0] for line in tip.text.splitlines()] == ["DreamerV3", "GPLD-DreamerV3"]
+
+
+def test_curves_of_others_are_thin_and_say_their_bounds(browser, tmp_path):
+    plan = small(env_steps=[200_000], compare=["peers"])
+    plan.write(tmp_path)
+    browser.set_window_size(1200, 1600)
+    browser.get(f"file://{write_report(tmp_path)}")
+    charts = find(browser, "#charts .chart")
+    assert [chart.get_attribute("data-task") for chart in charts] == ["cartpole-balance", "walker-walk"]
+    assert len(find(browser, "#charts .mean.other")) == len(find(browser, "#charts .band.other")) == 4
+    svg = charts[1].find_element("css selector", "svg")
+    browser.execute_script("arguments[0].scrollIntoView({block: 'center'})", svg)
+    webdriver.ActionChains(browser).move_to_element(svg).perform()
+    (tip,) = find(browser, "#tip")
+    first, _ = tip.text.splitlines()
+    assert first == "DreamerV3 (others' runs): 217.7 (164.6 to 270.9) at 100k"
+    click(browser, '#methods [data-name="TD-MPC2"]')
+    assert len(find(browser, "#charts .mean.other")) == 2
+    assert browser.get_log("browser") == []
 
 
 def test_tables_are_sorted_and_totals_stay_last(page):

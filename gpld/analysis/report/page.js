@@ -19,9 +19,9 @@
 
   // What is shown
   const everything = [...data.curves, ...Object.values(data.charts).flat().flatMap((chart) => chart.curves)];
-  const drawn = new Set([...everything, ...data.others].map((curve) => curve.method));
-  const methods = Object.keys(data.colours).filter((name) => drawn.has(name));
-  const tasks = unique(everything.map((curve) => curve.task));
+  const drawn = [...everything, ...data.others];
+  const methods = Object.keys(data.colours).filter((name) => drawn.some((curve) => curve.method === name));
+  const tasks = unique(drawn.map((curve) => curve.task));
   const seeds = unique(everything.map((curve) => curve.seed)).sort((a, b) => a - b);
   const shown = { methods: new Set(methods), tasks: new Set(tasks), runs: new Set(seeds) };
   const colour = (method) => {
@@ -138,7 +138,7 @@
     return figure;
   };
   const draw = () => {
-    const axis = byId("axis").value, steps = axis === "steps", learned = unique(data.curves.map((curve) => curve.task));
+    const axis = byId("axis").value, steps = axis === "steps", learned = unique([...data.curves, ...data.others].map((curve) => curve.task));
     const look = { x: steps ? "env steps" : "wall-clock", y: "return", name: steps ? short : time, value: (y) => y.toFixed(1) };
     const charts = learned.filter((task) => shown.tasks.has(task)).map((task) => {
       const curves = data.curves.filter((curve) => curve.task === task);
