@@ -165,7 +165,7 @@ def table(arguments: Sequence[str]) -> int:
         plan, rows = _show.cut(study.plan, options.until), _show.load(study.folder, study.plan)
         found = _show.all_tables(plan, study.folder, rows, source)
     _print_notes(study)
-    print("\n\n".join(render(table, options.format) for table in found))
+    print("\n\n".join(render(table, options.format) for table in found) or "no results yet")
     return 0
 
 

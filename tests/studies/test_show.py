@@ -82,6 +82,12 @@ def test_the_command_draws_peers_and_refuses_strangers(tmp_path, capsys):
     assert "there are no peers' curves of 'TDMPC2'; did you mean TD-MPC2" in capsys.readouterr().err
 
 
+def test_the_command_says_that_there_are_no_results_yet(tmp_path, capsys):
+    small().write(tmp_path)
+    assert main(["study", "table", "smoke", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "no results yet\n"
+
+
 def test_a_page_holds_the_peers_of_its_study(tmp_path):
     plan = small(**FAR, compare=["peers"])
     plan.write(tmp_path)
