@@ -28,12 +28,12 @@ METHODS: dict[str, Method] = {
     "gpld": Method(
         "GPLD-DreamerV3", "the penalty as agent.penalty has it: by default the paper's", lambda _: {}
     ),
+    "dreamerv3": Method("DreamerV3", "no penalty", lambda _: _penalty(posterior=0.0, prior=0.0)),
     "gpld-launched": Method(
         "GPLD-DreamerV3 (as launched)",
         "as the authors' launchers: mean over all states, floor 0.1 (pixels 0.01)",
         lambda config: _penalty(scaling="all", floor=0.01 if config.env.pixels else 0.1),
     ),
-    "dreamerv3": Method("DreamerV3", "no penalty", lambda _: _penalty(posterior=0.0, prior=0.0)),
 }
 """What `gpld train --method`, `members` and a study's file call methods by."""
 

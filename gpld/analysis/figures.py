@@ -28,6 +28,7 @@ _WIDTH = 1.6
 _THIN = 0.9
 """Of lines of methods and of others' curves, in points."""
 _PANEL = (2.9, 2.2)
+_ONE_PANEL = (4.4, 3.2)
 _STRIP_WIDTH = 8.0
 """Inches."""
 
@@ -66,7 +67,7 @@ def tasks(
     `others` are by task and name, as `curves` are by task and method.
     """
     chosen, others = list(only or compared.tasks), others or {}
-    figure, axes = panels(len(chosen))
+    figure, axes = panels(len(chosen), panel=_ONE_PANEL if len(chosen) == 1 else _PANEL)
     looks = _looks([*compared.methods, *(name for _, name in others)])
     for panel, task in zip(axes, chosen, strict=False):
         own = {m: task_curve(curves[task, m], band) for m in compared.methods if (task, m) in curves}
@@ -81,7 +82,7 @@ def tasks(
 
 def ablation(curves: Curves, compared: Comparison, *, title: str, band: Band = "std") -> "Figure":
     """Normalised mean over tasks of every method in one panel."""
-    figure, (panel, *_) = panels(1, panel=(4.4, 3.2))
+    figure, (panel, *_) = panels(1, panel=_ONE_PANEL)
     scales = final_scales(curves, compared.baseline)
     lines = {
         method: aggregate_curve(curves, method, compared.tasks, scales=scales, band=band)
@@ -136,12 +137,15 @@ def strips(films: Mapping[str, Mapping[str, Path]]) -> "Figure":
     return figure
 
 
-def save(figure: "Figure", folder: Path, name: str, *, source: str) -> list[Path]:
+def save(
+    figure: "Figure", folder: Path, name: str, *, source: str, kinds: Sequence[str] = (".pdf", ".png")
+) -> list[Path]:
     """Save a figure as PDF and PNG, each in one move; `source` says which data and command it came from."""
     folder.mkdir(parents=True, exist_ok=True)
     figure.supxlabel(source, fontsize=5, color="#888888", x=0.01, ha="left")
     paths = []
-    for suffix, metadata in ((".pdf", {"Subject": source}), (".png", {"Description": source})):
+    for suffix in kinds:
+        metadata = {"Subject" if suffix == ".pdf" else "Description": source}
         path = folder / f"{name}{suffix}"
         partial = path.with_name(f".{path.name}.partial")
         figure.savefig(partial, format=suffix[1:], metadata=metadata, dpi=200)
@@ -247,7 +251,7 @@ def legend(figure: "Figure") -> None:
             found.values(),
             found.keys(),
             loc="outside upper center",
-            ncols=min(4, len(found)),
+            ncols=max(1, min(4, len(found), int(figure.get_figwidth() / 2))),
             frameon=False,
             fontsize=8,
         )

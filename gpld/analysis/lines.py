@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pandas
 
+from gpld.analysis import figures
 from gpld.training.curve import colours
 
 if TYPE_CHECKING:
@@ -27,25 +28,23 @@ def draw(
     `rows` has a row for every run and value of `x`. A point that only some runs have is left out: the mean
     of other runs is not comparable.
     """
-    from matplotlib.figure import Figure
     from matplotlib.ticker import EngFormatter
 
     tasks, methods = list(dict.fromkeys(rows["task"])), sorted(set(rows["method"]))
-    figure = Figure(figsize=(3.4 * len(panels), 2.8 * len(tasks) + 0.4), dpi=130, layout="constrained")
-    axes = figure.subplots(len(tasks), len(panels), squeeze=False)
+    figure, flat = figures.panels(len(tasks) * len(panels), columns=len(panels))
+    axes = [flat[i : i + len(panels)] for i in range(0, len(flat), len(panels))]
     for task, line in zip(tasks, axes, strict=True):
         for name, axis in zip(panels, line, strict=True):
             shown = rows.loc[(rows["task"] == task) & (rows[panel] == name)]
             for method, colour in colours(methods).items():
                 _line(axis, shown.loc[shown["method"] == method], x, y, method, colour)
-            axis.set(title=f"{task}: {name}", xlabel=xlabel, ylim=(0, None))
+            figures.style(axis)
+            axis.set_title(f"{task}: {name}", loc="left", fontsize=9, fontweight="bold")
+            axis.set_ylim(0, None)
+            axis.set_xlabel(xlabel, fontsize=8)
             axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-            axis.grid(axis="y", color="#E5E5E5", linewidth=0.8)
-            axis.set_axisbelow(True)
-            axis.spines[["top", "right"]].set_visible(False)
-        line[0].set_ylabel(ylabel)
-    handles, labels = axes[0, 0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+        line[0].set_ylabel(ylabel, fontsize=8)
+    figures.legend(figure)
     return figure
 
 

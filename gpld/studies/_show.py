@@ -39,7 +39,9 @@ REPORT = "report.html"
 FIGURES = "figures"
 """Folder of the figures, in that of a study."""
 PEERS = ("DreamerV3", "TD-MPC2")
-"""Agents that a study is shown beside if it compares with peers."""
+"""Agents of others in the tables of a study that compares with peers."""
+DRAWN_PEERS = ("DreamerV3",)
+"""Those in its figures: a far stronger agent would leave no room to tell the study's methods apart."""
 
 
 def load(folder: Path, plan: Plan) -> pd.DataFrame:
@@ -161,9 +163,15 @@ def draw(
         elif name == "profile":
             found[name] = figures.profile(statistics.final_scores(rows), shown)
         elif name in ("tasks", "singly"):
-            only = study.singly if name == "singly" else study.tasks
+            only = study.singly if name == "singly" else _with_results(study, rows)
             found[name] = figures.tasks(aligned, shown, only=only, band=band, others=others, marks=paper)
     return found
+
+
+def _with_results(study: Study, rows: pd.DataFrame) -> Sequence[str]:
+    """The study's tasks that have results, or all if none has."""
+    found = set(rows["task"])
+    return [task for task in study.tasks if task in found] or study.tasks
 
 
 def save_figures(
@@ -337,7 +345,7 @@ def _published(study: Study) -> pd.DataFrame:
 
 def _peers(study: Study, agents: Sequence[str] = ()) -> dict[tuple[str, str], Curve]:
     """Curves of others on the study's tasks, as far as it goes: of `agents`, or those it compares with."""
-    chosen = agents or (PEERS if "peers" in study.compare else ())
+    chosen = agents or (DRAWN_PEERS if "peers" in study.compare else ())
     rows = results.peers(agents=chosen)
     found = curves.peer_curves(rows.loc[rows["task"].isin(list(study.tasks))], study.env_steps[-1])
     if agents and (study.work == "time" or not found):

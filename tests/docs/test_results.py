@@ -2,7 +2,9 @@
 
 import json
 import re
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from tests import scripts
@@ -101,3 +103,41 @@ def test_links_of_results_lead_somewhere(page):
     links = re.findall(r"\]\((?!http)([^)#]+)", path.read_text())
     assert links
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def page():
+    return scripts.load("scripts/results_page.py")
+
+
+def test_the_page_about_results_is_fresh(page, capsys):
+    assert page.main(["--check"]) == 0, capsys.readouterr().out
+
+
+def test_its_figures_are_there(page):
+    named = re.findall(r"\]\((figures/.*?\.png)\)", page.PAGE.read_text())
+    assert named
+    for name in named:
+        assert 0 < (page.PAGE.parent / name).stat().st_size < 2_000_000
+
+
+def test_the_page_says_what_the_data_say(page, monkeypatch):
+    """Were GPLD's returns half as high, and were all runs of two tasks, the page would say so."""
+    tables = page.results.read_tables(page.DATA)
+    changed = {}
+    for name, rows in tables.tables.items():
+        rows = rows.copy()
+        if "return" in rows:
+            rows.loc[rows["method"] == page.GPLD, "return"] /= 2
+        changed[name] = pd.concat([rows, rows.assign(task="hopper-hop")], ignore_index=True)
+    runs = [replace(run, task=task) for run in tables.runs for task in ("walker-run", "hopper-hop")]
+    made_up = replace(tables, runs=tuple(runs), **changed)
+    monkeypatch.setattr(page.results, "read_tables", lambda _: made_up)
+    found = page.Evidence()
+    gain = found.gain(found.scores, "walker-run")
+    assert gain < 0
+    text = page.write_page(found)
+    assert f"scores **{-gain:.0%} less** than DreamerV3" in text
+    assert "GPLD scores less than DreamerV3 on hopper-hop and walker-run." in text
+    assert f"On {page._tasks(found.tasks)}, with 4 seeds" in text
+    assert page.write_page(found) != page.PAGE.read_text()

@@ -56,7 +56,7 @@ def test_a_study_that_compares_with_peers_shows_them():
     assert table.title == "others' runs after 200,000 env steps"
     assert [row[0] for row in table.rows] == list(study.tasks)
     drawn = _show.draw(study, made().iloc[:0])["tasks"]
-    assert [line.get_label() for line in drawn.axes[0].get_lines()] == ["DreamerV3 (others' runs)", "TD-MPC2"]
+    assert [line.get_label() for line in drawn.axes[0].get_lines()] == ["DreamerV3 (others' runs)"]
     assert max(line.get_xdata()[-1] for panel in drawn.axes for line in panel.get_lines()) == 200_000
 
 

@@ -1,0 +1,385 @@
+"""Write the page about results, docs/results.md, and its figures from the committed data in results/.
+
+    python scripts/results_page.py            # rewrite page, figures, and the section of results/README.md
+    python scripts/results_page.py --check    # say which pages are stale, and fail if any is
+
+Every number on the page, and whether it is called a gain or a loss, follows from the data.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from gpld import results, studies
+from gpld.analysis import curves, figures, sensitivity, statistics
+from gpld.population import TITLES
+from gpld.results import Tables
+from gpld.studies import Study, _show
+
+ROOT = Path(__file__).parents[1]
+STUDY = "locomotion-short"
+DATA = ROOT / "results" / STUDY
+PAGE = ROOT / "docs" / "results.md"
+FIGURES = ROOT / "docs" / "figures"
+KEPT = ROOT / "results" / "README.md"
+DREAMER, GPLD = TITLES["dreamerv3"], TITLES["gpld"]
+COMMAND = "python scripts/results_page.py"
+PEER_STEPS = 200_000
+"""Env steps at which others' runs are compared: the last at which both have been evaluated."""
+
+
+class Evidence:
+    """The committed runs of the study, and what follows from them."""
+
+    def __init__(self) -> None:
+        self.study: Study = studies.get(STUDY)
+        self.tables: Tables = results.read_tables(DATA)
+        self.rows = self.tables.rows()
+        self.env_steps = self.study.env_steps[-1]
+        self.scores = statistics.final_scores(self.rows, self.env_steps)
+        self.areas = statistics.area_scores(self.rows, self.env_steps)
+        done = set(self.scores["task"])
+        self.tasks = [task for task in self.study.tasks if task in done]
+        self.missing = [task for task in self.study.tasks if task not in done]
+
+    def values(self, scores: pd.DataFrame, task: str, method: str) -> np.ndarray:
+        """Of each run of a method on a task."""
+        own = scores.loc[(scores["task"] == task) & (scores["method"] == method), "return"]
+        return own.to_numpy(np.float64)
+
+    def gain(self, scores: pd.DataFrame, task: str) -> float:
+        """How much more GPLD has than DreamerV3, as a share of it."""
+        return self.values(scores, task, GPLD).mean() / self.values(scores, task, DREAMER).mean() - 1
+
+    def normalised(self, scores: pd.DataFrame, method: str) -> np.ndarray:
+        """Scores `[runs, tasks]`, divided by DreamerV3's mean on each task."""
+        scale = {task: float(self.values(scores, task, DREAMER).mean()) for task in self.tasks}
+        return statistics.score_matrix(scores, method, self.tasks, scale)
+
+
+def write_page(found: Evidence) -> str:
+    """The whole page."""
+    parts = [
+        "# Results",
+        f"<!-- Written by `{COMMAND}` from results/{STUDY}; changes by hand are lost. -->",
+        in_short(found),
+        "## What GPLD gains",
+        gains(found),
+        "## Smoother models",
+        smoothness(found),
+        "## What it costs",
+        cost(),
+        "## DreamerV3 here and elsewhere",
+        others(found),
+        "## Where stronger agents stand",
+        stronger(found),
+        "## How it was measured",
+        protocol(found),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def in_short(found: Evidence) -> str:
+    """The answer, and how sure it is."""
+    ours, theirs = (found.normalised(found.scores, method) for method in (GPLD, DREAMER))
+    iqm, chance = float(statistics.iqm(ours)), statistics.probability_of_improvement(ours, theirs)
+    gain = float(np.mean([found.gain(found.scores, task) for task in found.tasks]))
+    area = float(np.mean([found.gain(found.areas, task) for task in found.tasks]))
+    seeds = len(found.study.seeds)
+    where = _tasks(found.tasks)
+    lines = [
+        f"On {where}, with {seeds} seeds of each method and {found.env_steps:,} env steps, "
+        f"GPLD-DreamerV3 scores **{_more(gain)}** than DreamerV3 at the end, and {_more(area)} over the "
+        "whole of training (area under the curve). The interquartile mean of its scores, in multiples "
+        f"of DreamerV3's mean, is {iqm:.2f} {_interval(statistics.interval(statistics.iqm, ours))}; a "
+        f"run of GPLD scores more than one of DreamerV3 with probability {chance:.2f} "
+        f"{_interval(statistics.improvement_interval(ours, theirs))}. Brackets hold 95% intervals of a "
+        "stratified bootstrap over runs."
+    ]
+    low, _ = statistics.improvement_interval(ours, theirs)
+    if low <= 0.5:
+        lines.append(
+            f"The interval of that probability reaches down to {low:.2f}: so few runs do not settle the "
+            "question."
+        )
+    if found.missing:
+        lines.append(
+            f"{len(found.tasks)} of the paper's {len(found.study.tasks)} locomotion tasks "
+            f"{'has' if len(found.tasks) == 1 else 'have'} been run so far; {_tasks(found.missing)} "
+            f"{'is' if len(found.missing) == 1 else 'are'} still missing."
+        )
+    lines.append(
+        f"{found.env_steps:,} env steps are less than a quarter of the paper's million, so this says how "
+        "soon the methods learn, and not where they end."
+    )
+    return " ".join(lines)
+
+
+def gains(found: Evidence) -> str:
+    """Figure and table of scores."""
+    paper = results.paper_scores().pivot(index="task", columns="method", values="mean")
+    rows = []
+    for task in found.tasks:
+        ours, theirs = (found.values(found.scores, task, method)[:, None] for method in (GPLD, DREAMER))
+        chance = statistics.probability_of_improvement(ours, theirs)
+        rows.append(
+            [
+                task,
+                _mean(theirs[:, 0]),
+                _mean(ours[:, 0]),
+                f"{found.gain(found.scores, task):+.1%}",
+                f"{chance:.2f} {_interval(statistics.improvement_interval(ours, theirs))}",
+                f"{found.gain(found.areas, task):+.1%}",
+                f"{paper.loc[task, GPLD] / paper.loc[task, DREAMER] - 1:+.1%}",
+            ]
+        )
+    header = ["task", "DreamerV3", "GPLD-DreamerV3", "gain", "probability that a GPLD run scores more"]
+    header += ["gain, area under the curve", "the paper's gain at 1M env steps"]
+    worse = [task for task in found.tasks if found.gain(found.scores, task) < 0]
+    about = f"Means of 20 episodes of each seed's last model, after {found.env_steps:,} env steps."
+    if worse:
+        about += f" GPLD scores less than DreamerV3 on {_tasks(worse)}."
+    figure = f"![Returns of GPLD-DreamerV3 and DreamerV3 over env steps](figures/{STUDY}-tasks.png)"
+    return "\n\n".join([figure, _table(header, rows), about])
+
+
+def smoothness(found: Evidence) -> str:
+    """What the penalty does to the maps that it is about, and to predictions."""
+    measured = found.tables.sensitivity
+    if measured.empty:
+        return "Not measured yet."
+    last = measured.loc[measured["env_steps"] == measured["env_steps"].max()]
+    named = last.assign(run=last["task"] + "/" + last["method"] + "/" + last["seed"].astype(str))
+    means = sensitivity.averages(named).groupby(["task", "map", "method"])[["kl", "jacobian"]].mean()
+    rows = []
+    for task in dict.fromkeys(last["task"]):
+        for name in ("posterior", "prior"):
+            ours, theirs = means.loc[(task, name, GPLD)], means.loc[(task, name, DREAMER)]
+            rows.append(
+                [
+                    f"{task}, {name}",
+                    f"{theirs['kl']:.3g}",
+                    f"{ours['kl']:.3g}",
+                    f"{ours['kl'] / theirs['kl']:.2f}",
+                    f"{theirs['jacobian']:.3g}",
+                    f"{ours['jacobian']:.3g}",
+                ]
+            )
+    header = ["", "KL per step, DreamerV3", "GPLD", "ratio", "squared Jacobian norm, DreamerV3", "GPLD"]
+    words = (
+        "The penalty is on the posterior alone. The table has what the paper's Figure 9 shows, on these "
+        "models: how much the latent distributions change when their inputs are moved a little (the "
+        "posterior's embedding, the prior's recurrent state), and the mean squared norm of their "
+        "Jacobians."
+    )
+    if all(float(row[3]) < 1 for row in rows):
+        words += " The prior, which is trained towards the posterior, becomes smoother with it."
+    return "\n\n".join([words, _table(header, rows), _predictions(found)])
+
+
+def _predictions(found: Evidence) -> str:
+    measured = found.tables.quality
+    last = measured.loc[measured["env_steps"] == measured["env_steps"].max()]
+    means = last.groupby(["task", "ahead", "method"])[["latent", "reward", "observation"]].mean()
+    rows = []
+    for task in dict.fromkeys(last["task"]):
+        for ahead in (1, 5, 25):
+            ours, theirs = means.loc[(task, ahead, GPLD)], means.loc[(task, ahead, DREAMER)]
+            cells = [f"{ours[name] / theirs[name]:.2f}" for name in ("latent", "reward", "observation")]
+            rows.append([f"{task}, {ahead}", *cells])
+    words = (
+        "Errors of open-loop predictions along each agent's own episodes, GPLD's divided by "
+        "DreamerV3's. The agents move differently, and a faster one is harder to predict, so this "
+        "compares models on different data."
+    )
+    header = ["steps ahead", "latents", "rewards", "observations"]
+    return "\n\n".join([words, _table(header, rows)])
+
+
+def cost() -> str:
+    """What the penalty adds to an update."""
+    one, eight = _overhead("update", runs=1), _overhead("update-e092d18", runs=8)
+    paper = results.paper_cost()
+    same = (paper["rho"] == 0.5) & (paper["posterior"] == 0.5) & (paper["prior"] == 0)
+    ratio = float(paper.loc[same, "ratio"].iloc[0])
+    return (
+        f"An update with the penalty takes {one:.3f} times as long as one of DreamerV3 with one run in a "
+        f"program, and {eight:.3f} times with eight (12M agent, one NVIDIA H200): the closed form needs "
+        f"no second backward pass. The paper reports {ratio:.2f} times for the same setting. "
+        "[Performance](performance.md) has the tables."
+    )
+
+
+def _overhead(name: str, *, runs: int) -> float:
+    """Time of an update with probes over DreamerV3's, as measured with so many runs in one program."""
+    rows = json.loads((ROOT / "results" / f"{name}.json").read_text())["rows"]
+    return next(
+        row["ratio"]
+        for row in rows
+        if row["runs"] == runs and row["variant"] == "probes" and row["rho"] == 0.5
+    )
+
+
+def others(found: Evidence) -> str:
+    """Whether the baseline here is what others measured."""
+    peers = results.peers(agents=["DreamerV3"]).set_index(["task", "env_steps"])
+    aligned = curves.align(found.rows)
+    rows = []
+    for task in found.tasks:
+        runs, peer = aligned[task, DREAMER], peers.loc[(task, PEER_STEPS)]
+        here = np.array([np.interp(PEER_STEPS, runs.env_steps, line) for line in runs.returns])
+        inside = "inside" if peer["low"] <= here.mean() <= peer["high"] else "outside"
+        rows.append(
+            [task, _mean(here), f"{peer['mean']:.0f} [{peer['low']:.0f}, {peer['high']:.0f}]", inside]
+        )
+    header = ["task", "DreamerV3 here", "DreamerV3 as others ran it", "our mean and their bounds"]
+    words = (
+        f"Evaluations at {PEER_STEPS:,} env steps, beside runs of DreamerV3 by the authors of BMPC, who "
+        "do not say which version or how many seeds; the bounds are theirs."
+    )
+    return "\n\n".join([words, _table(header, rows)])
+
+
+def stronger(found: Evidence) -> str:
+    """Other agents at the same number of env steps."""
+    peers = results.peers()
+    at = peers.loc[(peers["env_steps"] == PEER_STEPS) & peers["task"].isin(found.tasks)]
+    means = at.pivot_table(index="task", columns="agent", values="mean")
+    agents = means.mean().sort_values(ascending=False).index.tolist()
+    aligned = curves.align(found.rows)
+    rows = []
+    for task in found.tasks:
+        runs = aligned[task, GPLD]
+        ours = np.mean([np.interp(PEER_STEPS, runs.env_steps, line) for line in runs.returns])
+        rows.append([task, f"{ours:.0f}", *(f"{means.loc[task, agent]:.0f}" for agent in agents)])
+    best = [task for task, row in zip(found.tasks, rows, strict=True) if float(row[2]) > float(row[1])]
+    words = (
+        f"Mean returns at {PEER_STEPS:,} env steps from states. {agents[0]} is ahead of GPLD-DreamerV3 "
+        f"on {len(best)} of {len(rows)} tasks. GPLD is about world models; it is not the quickest way to "
+        "these returns."
+    )
+    header = ["task", "GPLD-DreamerV3 here", *agents]
+    source = "The others' numbers are quoted from BMPC's and SimbaV2's repositories: `gpld.results.peers()`."
+    return "\n\n".join([words, _table(header, rows), source])
+
+
+def protocol(found: Evidence) -> str:
+    """How the runs were made."""
+    rows = []
+    for made in {str(run.provenance): run.provenance for run in found.tables.runs}.values():
+        together = {run.task for run in found.tables.runs if run.provenance == made}
+        packages = made["packages"]
+        rows.append(
+            [
+                ", ".join(sorted(together)),
+                made["date"],
+                made["device"]["kind"],
+                made["git"]["commit"][:7],
+                packages["jax"],
+                f"{packages['mujoco']}, {packages['envpool']}",
+            ]
+        )
+    every = found.study.config(found.tasks[0], GPLD, 0).eval.every
+    words = (
+        f"`gpld study run {STUDY}`: the paper's configuration as printed ([method](method.md)), the 12M "
+        f"agent, bfloat16, all eight runs of a task in one program. Evaluations are every {every:,} "
+        "agent steps, the mean of 3 whole episodes, not smoothed; scores are 20 episodes of the last "
+        "model. No run is left out. (walker-run was made by a script that did the same, "
+        "`scripts/train_task.py` at its commit.)"
+    )
+    where = (
+        f"All rows are in the repository's folder `results/{STUDY}` as CSV. `gpld study table {STUDY}`, "
+        f"`gpld study figure {STUDY}` and `gpld study report {STUDY}` show them on any machine, in "
+        "seconds and without a GPU."
+    )
+    return "\n\n".join(
+        [words, _table(["tasks", "date", "device", "commit", "jax", "MuJoCo, EnvPool"], rows), where]
+    )
+
+
+def write_section(found: Evidence) -> str:
+    """The section of results/README.md."""
+    return "\n".join(
+        [
+            "## GPLD against DreamerV3",
+            "",
+            in_short(found),
+            "",
+            f"Tables and figures are on the page [Results](../docs/results.md); `{COMMAND}` writes it from "
+            f"[{STUDY}]({STUDY}).",
+            "",
+        ]
+    )
+
+
+def draw(found: Evidence) -> list[Path]:
+    """Save the figures of the pages."""
+    source = f"data: results/{STUDY}; command: {COMMAND}"
+    paths = []
+    for name, figure in _show.draw(found.study, found.rows, "interval").items():
+        if name == "tasks" or len(found.tasks) > 1:
+            paths += figures.save(figure, FIGURES, f"{STUDY}-{name}", source=source, kinds=(".png",))
+    return paths
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+
+
+def _mean(values: np.ndarray) -> str:
+    low, high = statistics.mean_interval(values[:, None])
+    return f"{values.mean():.0f} [{low[0]:.0f}, {high[0]:.0f}]"
+
+
+def _interval(ends: Sequence[float]) -> str:
+    return f"[{ends[0]:.2f}, {ends[1]:.2f}]"
+
+
+def _more(gain: float) -> str:
+    return f"{abs(gain):.0%} {'more' if gain >= 0 else 'less'}"
+
+
+def _tasks(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def pages(found: Evidence) -> dict[Path, str]:
+    """Every page that has numbers of the study, as it should be."""
+    begin, end = f"<!-- {STUDY} -->", f"<!-- end of {STUDY} -->"
+    kept = re.sub(
+        f"{re.escape(begin)}.*?{re.escape(end)}",
+        lambda _: f"{begin}\n{write_section(found)}{end}",
+        KEPT.read_text(),
+        flags=re.S,
+    )
+    return {PAGE: write_page(found), KEPT: kept}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages and figures, or check the pages."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--check", action="store_true", help="write nothing; fail if a page is stale")
+    check = parser.parse_args(arguments).check
+    found = Evidence()
+    wanted = pages(found)
+    if check:
+        stale = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+        print(*(f"stale: {path.relative_to(ROOT)}" for path in stale), sep="\n")
+        return int(bool(stale))
+    for path, text in wanted.items():
+        path.write_text(text)
+    print(*(path.relative_to(ROOT) for path in [*wanted, *draw(found)]), sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
