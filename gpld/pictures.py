@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from gpld import files
+
 FRAMES = 100
 """Most pictures of a GIF, unless more are asked for."""
 STRIP_FRAMES = 8
@@ -100,6 +102,5 @@ def spaced(count: int, most: int) -> list[int]:
 @contextmanager
 def _in_one_move(path: Path) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f".{path.name}.partial")
-    yield unfinished
-    unfinished.replace(path)
+    with files.in_one_move(path) as unfinished:
+        yield unfinished

@@ -21,6 +21,7 @@ ROOMS = (
     "tasks",
     "types",
     "machine",
+    "files",
     "pictures",
     "config",
     "penalty",

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from gpld import files
 from gpld.analysis import statistics
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band, Curve, Curves, aggregate_curve, final_scales, task_curve
@@ -147,9 +148,8 @@ def save(
     for suffix in kinds:
         metadata = {"Subject" if suffix == ".pdf" else "Description": source}
         path = folder / f"{name}{suffix}"
-        partial = path.with_name(f".{path.name}.partial")
-        figure.savefig(partial, format=suffix[1:], metadata=metadata, dpi=200)
-        partial.replace(path)
+        with files.in_one_move(path) as unfinished:
+            figure.savefig(unfinished, format=suffix[1:], metadata=metadata, dpi=200)
         paths.append(path)
     return paths
 

@@ -1,6 +1,5 @@
 """What trained agents live through, as batches that their world models can be measured on."""
 
-import csv
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pandas
 
-from gpld import agent, results
+from gpld import agent, files, results
 from gpld.config import AgentConfig, ConfigError
+from gpld.files import DamagedFile
 from gpld.training import evaluation, saved
 from gpld.training.saved import Trained
 from gpld.types import Batch, Latent
@@ -112,13 +112,12 @@ def measure_all(
 def _kept(path: Path, rows: pandas.DataFrame) -> pandas.DataFrame:
     """Keep rows with those of other checkpoints, in one move; all of them."""
     if path.exists():
-        before = pandas.read_csv(path)
+        before = _table(path)
         others = before.loc[~before["env_steps"].isin(rows["env_steps"])]
         rows = pandas.concat([others, rows], ignore_index=True)
         rows = rows.sort_values("env_steps", kind="stable", ignore_index=True)
-    unfinished = path.with_name(path.name + ".partial")
-    rows.to_csv(unfinished, index=False)
-    unfinished.replace(path)
+    with files.in_one_move(path) as unfinished:
+        rows.to_csv(unfinished, index=False)
     return rows
 
 
@@ -148,20 +147,26 @@ def path_of(run: Path, name: str) -> Path:
 
 def measured_steps(run: Path, name: str) -> set[int]:
     """Env steps of the models of a run of which there are rows of a measurement."""
-    path = path_of(run, name)
-    if not path.exists():
-        return set()
-    with path.open(newline="") as file:
-        return {int(row["env_steps"]) for row in csv.DictReader(file)}
+    rows = read_run(run, name)
+    return set(rows["env_steps"].tolist()) if len(rows) else set()
 
 
 def read_run(run: Path, name: str) -> pandas.DataFrame:
     """The rows of a measurement that a run's folder keeps; empty if there are none."""
     path = path_of(run, name)
-    return pandas.read_csv(path) if path.exists() else pandas.DataFrame()
+    return _table(path) if path.exists() else pandas.DataFrame()
 
 
 def read(folders: Sequence[Path], name: str) -> pandas.DataFrame:
     """The rows that `measure_run` kept of all runs in some folders; empty if there are none."""
     kept = [rows for run in runs_in(folders) if len(rows := read_run(run, name))]
     return pandas.concat(kept, ignore_index=True) if kept else pandas.DataFrame()
+
+
+def _table(path: Path) -> pandas.DataFrame:
+    """The rows in a file."""
+    with files.open_to_read(path) as file:
+        try:
+            return pandas.read_csv(file)
+        except (ValueError, UnicodeDecodeError) as error:
+            raise DamagedFile(f"{path}: not a table of measurements ({error}); move it away") from error

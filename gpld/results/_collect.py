@@ -109,10 +109,9 @@ def seconds_at(folder: Path, env_steps: np.ndarray) -> np.ndarray:
 
 def version(folder: Path) -> str:
     """Version and commit of the code that a run was last started with."""
-    path = folder / provenance.RUN
-    if not path.exists():
+    starts = provenance.starts(folder)
+    if not starts:
         return ""
-    start = json.loads(path.read_text())["starts"][-1]
-    git = start.get("git")
+    git = starts[-1].get("git")
     commit = f"+{git['commit'][:12]}{'.dirty' if git['dirty'] else ''}" if git else ""
-    return f"{start.get('gpld', '')}{commit}"
+    return f"{starts[-1].get('gpld', '')}{commit}"

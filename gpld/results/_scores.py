@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from gpld import files
 from gpld.training.score import Score
 
 SCORES = "scores.json"
@@ -12,8 +13,7 @@ SCORES = "scores.json"
 
 def read_scores(folder: Path) -> list[dict[str, Any]]:
     """Scores in a run's folder, by env steps: `env_steps`, `updates`, `mean`, `std` and `returns`."""
-    path = folder / SCORES
-    return json.loads(path.read_text())["scores"] if path.exists() else []
+    return files.read_list(folder / SCORES, "scores")
 
 
 def add_score(folder: Path, score: Score) -> None:
@@ -21,7 +21,4 @@ def add_score(folder: Path, score: Score) -> None:
     entry = {**score._asdict(), "mean": score.mean, "std": score.std}
     others = [old for old in read_scores(folder) if old["env_steps"] != score.env_steps]
     scores = sorted([*others, entry], key=lambda old: old["env_steps"])
-    path = folder / SCORES
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps({"scores": scores}, indent=1) + "\n")
-    partial.replace(path)
+    files.write_text(folder / SCORES, json.dumps({"scores": scores}, indent=1) + "\n")

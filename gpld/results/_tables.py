@@ -13,7 +13,6 @@ those of its method.
 """
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from gpld import config as options
+from gpld import files
 from gpld.config import Config, ConfigError
 from gpld.results._collect import seconds_at
 from gpld.results._scores import read_scores
@@ -175,9 +175,7 @@ def write_tables(tables: Tables, folder: Path | str) -> list[Path]:
     for name, rows in tables.tables.items():
         texts[f"{name}.csv"] = rows.to_csv(index=False, lineterminator="\n", float_format="%.6g")
     for name, text in texts.items():
-        partial = folder / f".{name}.{os.getpid()}.partial"
-        partial.write_text(text)
-        partial.replace(folder / name)
+        files.write_text(folder / name, text)
     return [folder / name for name in texts]
 
 
@@ -354,8 +352,7 @@ _MADE_WITH = ("gpld", "git", "python", "packages", "device", "xla_flags")
 
 def _last_start(folder: Path) -> dict[str, Any]:
     """What a run was last started with, and on which day."""
-    path = folder / provenance.RUN
-    if not path.exists():
+    starts = provenance.starts(folder)
+    if not starts:
         return {}
-    start = json.loads(path.read_text())["starts"][-1]
-    return {"date": start["date"][:10], **{name: start.get(name) for name in _MADE_WITH}}
+    return {"date": starts[-1]["date"][:10], **{name: starts[-1].get(name) for name in _MADE_WITH}}

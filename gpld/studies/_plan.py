@@ -3,13 +3,13 @@
 import dataclasses
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpld import config as options
+from gpld import files
 from gpld.config import Config, ConfigError, flat
 from gpld.population import PER_RUN
 from gpld.studies._study import Study, from_dict
@@ -82,10 +82,7 @@ class Plan:
     def write(self, folder: Path) -> None:
         """Keep it in a study's folder, in one move."""
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / PLAN
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
-        partial.write_text(json.dumps(dataclasses.asdict(self), indent=1) + "\n")
-        partial.replace(path)
+        files.write_text(folder / PLAN, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
 
 
 def read_plan(folder: Path) -> Plan:

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from gpld import results
+from gpld import files, results
 from gpld.analysis import rollouts
 from gpld.studies._plan import RUNS, Group, Plan, Run
 from gpld.training import saved
@@ -193,7 +193,7 @@ def _run_state(folder: Path, plan: Plan, group: Group, run: Run, said: GroupStat
 def _progress(folder: Path, since: float) -> tuple[int, float]:
     """Env steps that a run has logged, and how many of them a second since some time."""
     try:
-        with (folder / "timing.jsonl").open("rb") as file:
+        with files.open_to_read(folder / "timing.jsonl") as file:
             lines = file.readlines()
     except FileNotFoundError:
         return 0, 0.0
@@ -214,9 +214,7 @@ def _path(folder: Path, group: Group) -> Path:
 
 
 def _write(path: Path, state: GroupState) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(json.dumps(asdict(state), indent=1) + "\n")
-    partial.replace(path)
+    files.write_text(path, json.dumps(asdict(state), indent=1) + "\n")
 
 
 def _beat(path: Path, stop: threading.Event) -> None:

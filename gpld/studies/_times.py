@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from gpld import config as options
+from gpld import files
 from gpld.analysis import cost
 from gpld.analysis.tables import Table
 from gpld.studies import _state
@@ -26,9 +27,8 @@ def measure(folder: Path, plan: Plan, group: Group) -> None:
         path.mkdir(parents=True, exist_ok=True)
         options.save(run.config, path / saved.CONFIG)
         about = {"task": run.task, "method": run.method, "seed": run.seed, "device": device}
-        partial = path / f".{_state.TIMES}"
-        pd.DataFrame([about | row]).to_csv(partial, index=False)
-        partial.replace(path / _state.TIMES)
+        with files.in_one_move(path / _state.TIMES) as unfinished:
+            pd.DataFrame([about | row]).to_csv(unfinished, index=False)
 
 
 def load(plan: Plan, folder: Path) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """Training and evaluation of runs, and what is kept of them."""
 
+from gpld.training._interrupt import interruptible as interruptible
 from gpld.training.checkpoints import CheckpointError as CheckpointError
 from gpld.training.evaluation import evaluate as evaluate
 from gpld.training.evaluation import play as play

@@ -1,14 +1,16 @@
 """A run folder belongs to one run, and to one process at a time."""
 
 import fcntl
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from gpld import config as options
+from gpld import files
 from gpld.config import Config, ConfigError
-from gpld.training.saved import CONFIG, FREE
+from gpld.training.saved import CONFIG, FREE, PLACES
 from gpld.training.warm_start import PARTS
 
 LOCK = ".lock"
@@ -20,9 +22,13 @@ def claimed(config: Config, folder: Path) -> Iterator[None]:
     """Hold the folder, unless it has another run in it or another process at work."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
+        lock = os.fdopen(files.open_here(folder / LOCK, os.O_WRONLY | os.O_CREAT), "w")
     except OSError as error:
-        raise ConfigError(f"out: {folder} cannot be written ({error.strerror})") from error
+        raise ConfigError(f"out: {error.filename or folder} cannot be written ({error.strerror})") from error
+    for name in PLACES:
+        if (folder / name).is_symlink():
+            lock.close()
+            raise ConfigError(f"out: {folder / name}: {files.LINK}")
     with lock:  # the system lets go of it when the process ends, however it ends
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import itertools
 import os
 import shutil
 from pathlib import Path
@@ -9,11 +10,17 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpld import files
+
 BLOCK = 2**24
 """Bytes hashed and written at a time."""
 
 TEMPORARY = ".tmp-"
 """How the names of things begin that are not complete, or no longer."""
+
+
+SET_ASIDE = "set-aside"
+"""The folder for what a run did after the step that it goes on from: nothing that was trained is deleted."""
 
 
 class Digest(NamedTuple):
@@ -47,18 +54,18 @@ def write_array(path: Path, array: np.ndarray) -> Digest:
 
 def seal(path: Path) -> Digest:
     """Make a file that others wrote safe on the disk, and hash it."""
-    with path.open("rb") as file:
+    with files.open_to_read(path) as file:
         os.fsync(file.fileno())
-        return Digest(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        return Digest(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def problem(path: Path, expected: Digest) -> str | None:
     """What is wrong with a file, in words, or nothing."""
     try:
-        size = path.stat().st_size
-        if size != expected.size:
-            return f"{path} has {size} bytes instead of {expected.size}"
-        with path.open("rb") as file:
+        with files.open_to_read(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size != expected.size:
+                return f"{path} has {size} bytes instead of {expected.size}"
             if hashlib.file_digest(file, "sha256").hexdigest() != expected.sha256:
                 return f"{path} does not match its checksum"
     except FileNotFoundError:
@@ -100,10 +107,25 @@ def publish(path: Path) -> None:
     sync_folder(path.parent)
 
 
-def remove_folder(path: Path) -> None:
-    """Remove a folder so that, whatever happens, nobody takes what is left of it for the whole."""
+def remove(path: Path) -> None:
+    """Remove a file, or a folder so that, whatever happens, nobody takes what is left of it for the whole."""
+    if path.is_symlink() or not path.is_dir():
+        path.unlink()
+        return
     if not path.name.startswith(TEMPORARY):
-        doomed = temporary(path)
+        doomed = path.with_name(f"{TEMPORARY}removed-{path.name}")
         os.replace(path, doomed)
         path = doomed
     shutil.rmtree(path)
+
+
+def set_aside(path: Path, folder: Path) -> Path:
+    """Move something to `folder/set-aside`, under a name that nothing there has yet; its new path."""
+    aside = folder / SET_ASIDE
+    aside.mkdir(exist_ok=True)
+    names = (aside / f"{path.name}{f'-{number}' if number else ''}" for number in itertools.count())
+    target = next(name for name in names if not os.path.lexists(name))
+    os.replace(path, target)
+    for changed in (aside, path.parent, folder):
+        sync_folder(changed)
+    return target

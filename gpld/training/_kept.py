@@ -26,7 +26,7 @@ from jax.experimental import serialize_executable
 from jaxtyping import PyTree
 
 import gpld
-from gpld import kernels
+from gpld import files, kernels
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
@@ -71,10 +71,10 @@ class Kept:
         """From the disk, or compiled and kept there. It takes and gives leaves: trees cannot be kept."""
         results = jax.tree.structure(tree.unflatten(leaves)[0]).num_leaves
         try:
-            if path.exists():
+            if _is_own(path):
                 trees = jax.tree.structure((tuple(leaves), {})), jax.tree.structure([0] * results)
                 return serialize_executable.deserialize_and_load(
-                    path.read_bytes(), *trees, execution_devices=[leaves[0].device]
+                    files.read_bytes(path), *trees, execution_devices=[leaves[0].device]
                 )
         except Exception as error:  # of whatever kind: it is compiled instead
             warnings.warn(f"{path} cannot be used and is removed: {error!r}", stacklevel=2)
@@ -170,6 +170,11 @@ def _packages() -> tuple[str, ...]:
     names = {(str(x.name).lower(), x.version) for x in distributions()}
     ours = sorted(x for x in names if x[0].startswith(("jax", "nvidia", "equinox", "optax")))
     return (platform.python_version(), *(f"{name} {version}" for name, version in ours))
+
+
+def _is_own(path: Path) -> bool:
+    """Whether there is a file that this user has written. JAX unpickles programs, so no other's is read."""
+    return files.is_file(path) and path.lstat().st_uid == os.getuid()
 
 
 def _write(path: Path, content: Callable[[], bytes]) -> None:

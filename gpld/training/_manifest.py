@@ -6,11 +6,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpld.files import LINK, read_bytes
 from gpld.training import _files
 from gpld.training._files import Digest
 
-FORMAT = 1
-"""Raised when checkpoints change so that older programs cannot read them."""
+FORMAT = 2
+"""Of what is written. In 1, which can still be read, environments were pickled, and are left out."""
 
 ARRAYS, LATENTS, BLOBS = "arrays", "latents", "blobs"
 """Folders of a checkpoint."""
@@ -69,24 +70,48 @@ class Manifest:
         _files.write(folder / _CHECKSUM, f"{digest.sha256}  {_NAME}\n".encode())
 
     @classmethod
-    def read(cls, folder: Path) -> "Manifest":
-        """The manifest of the checkpoint in `folder`, or `Damaged`."""
-        path, texts = folder, []
-        try:
-            for path in (folder / _NAME, folder / _CHECKSUM):
-                texts.append(path.read_bytes())
-        except FileNotFoundError:
-            raise Damaged(f"{path} is missing") from None
-        except OSError as error:
-            raise Damaged(f"{path} cannot be read ({error.strerror})") from None
-        if texts[1] != f"{hashlib.sha256(texts[0]).hexdigest()}  {_NAME}\n".encode():
+    def read(cls, folder: Path, step: int) -> "Manifest":
+        """The manifest of the checkpoint of `step` in `folder`, or `Damaged`."""
+        text, seal = (_read(folder / name) for name in (_NAME, _CHECKSUM))
+        if seal != f"{hashlib.sha256(text).hexdigest()}  {_NAME}\n".encode():
             raise Damaged(f"{folder / _NAME} does not match {_CHECKSUM}")
-        values = json.loads(texts[0])
-        if (found := values.pop("format")) != FORMAT:
-            raise CheckpointError(f"{folder} has format {found}, but this version of gpld reads {FORMAT}")
-        values["chunks"] = [Chunk(begin, end, Digest(*digest)) for begin, end, digest in values["chunks"]]
-        values["pieces"] = [(begin, end) for begin, end in values["pieces"]]
-        values["files"] = {name: Digest(*digest) for name, digest in values["files"].items()}
+        try:
+            values = json.loads(text)
+            if isinstance(values, dict) and type(found := values.get("format")) is int and found > FORMAT:
+                reads = f"this version of gpld reads up to {FORMAT}"
+                raise CheckpointError(f"{folder} has format {found}, but {reads}")
+            manifest = cls._parsed(values)
+            if manifest.step != step:
+                raise ValueError(f"it is of step {manifest.step}")
+        except (ValueError, RecursionError) as error:
+            raise Damaged(f"{folder / _NAME} is not the manifest of a checkpoint here: {error}") from None
+        return manifest
+
+    @classmethod
+    def _parsed(cls, values: Any) -> "Manifest":
+        """What `write` was given. A `ValueError` names what does not look like it."""
+        fields = {"format": int, **_FIELDS}
+        if not isinstance(values, dict) or values.keys() != fields.keys():
+            found = sorted(values) if isinstance(values, dict) else type(values).__name__
+            raise ValueError(f"it has {found} instead of {sorted(fields)}")
+        for name, kind in fields.items():
+            if type(values[name]) not in (kind if isinstance(kind, tuple) else (kind,)):
+                raise ValueError(f"{name} is {str(values[name])[:60]!r}")
+        if (found := values.pop("format")) < 1:
+            raise ValueError(f"format is {found}")
+        for name in ("step", "begin", "end"):
+            _count(values[name])
+        values["chunks"] = [
+            Chunk(*_pair(chunk[:2]), _digest(chunk[2])) for chunk in _lists(values["chunks"], 3)
+        ]
+        values["pieces"] = [_pair(piece) for piece in _lists(values["pieces"], 2)]
+        values["files"] = {_inside(name): _digest(digest) for name, digest in values["files"].items()}
+        consumed = values["consumed"]
+        for each in consumed if isinstance(consumed, list) else [consumed]:
+            _count(each)
+        for name in ("arrays", "keys"):
+            if not all(isinstance(text, str) for text in values[name].values()):
+                raise ValueError(f"{name} are not all texts")
         return cls(**values)
 
     def verify(self, folder: Path, chunks: Path, with_replay: bool) -> None:
@@ -98,9 +123,71 @@ class Manifest:
         }
         if with_replay:
             files |= {chunks / chunk.name: chunk.digest for chunk in self.chunks}
-        problems = [text for path, digest in files.items() if (text := _files.problem(path, digest))]
+        folders = {folder.parent, folder, *({chunks} if with_replay else ())}
+        folders |= {
+            parent for name in self.files for parent in (folder / name).parents if folder in parent.parents
+        }
+        problems = [f"{path}: {LINK}" for path in sorted(folders) if path.is_symlink()]
+        problems += [text for path, digest in files.items() if (text := _files.problem(path, digest))]
         if problems:
             raise Damaged("; ".join(problems))
+
+
+_FIELDS: dict[str, Any] = {
+    "step": int,
+    "begin": int,
+    "end": int,
+    "consumed": (int, list),
+    "chunks": list,
+    "pieces": list,
+    "arrays": dict,
+    "keys": dict,
+    "info": dict,
+    "files": dict,
+}
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return read_bytes(path)
+    except FileNotFoundError:
+        raise Damaged(f"{path} is missing") from None
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error.strerror})") from None
+
+
+def _count(value: Any) -> int:
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise ValueError(f"{str(value)[:60]!r} is not a count")
+    return value
+
+
+def _lists(values: list[Any], length: int) -> list[list[Any]]:
+    for value in values:
+        if not isinstance(value, list) or len(value) != length:
+            raise ValueError(f"{str(value)[:60]!r} is not a list of {length}")
+    return values
+
+
+def _pair(value: list[Any]) -> tuple[int, int]:
+    begin, end = map(_count, value)
+    if begin > end:
+        raise ValueError(f"{value} are no steps")
+    return begin, end
+
+
+def _digest(value: Any) -> Digest:
+    (size, sha256), *_ = _lists([value], 2)
+    if not isinstance(sha256, str):
+        raise ValueError(f"{str(sha256)[:60]!r} is not a checksum")
+    return Digest(_count(size), sha256)
+
+
+def _inside(name: str) -> str:
+    """A path below the folder of a checkpoint, and none that leads out of it."""
+    if not name.startswith((f"{ARRAYS}/", f"{LATENTS}/", f"{BLOBS}/")) or ".." in name.split("/"):
+        raise ValueError(f"{name[:60]!r} is not a file of a checkpoint")
+    return name
 
 
 def span(begin: int, end: int) -> str:

@@ -1,6 +1,7 @@
 """Which runs go on together: those that stand at the same step, as many of them as fit into memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from gpld import machine
@@ -8,8 +9,8 @@ from gpld.config import Config
 from gpld.memory import fit, memory_estimate
 from gpld.population import Member
 from gpld.replay import Storage
-from gpld.training.checkpoints import saved_steps
-from gpld.training.saved import CHECKPOINTS, CONFIG
+from gpld.training.checkpoints import complete, newest_good, saved_steps
+from gpld.training.saved import CHECKPOINTS
 from gpld.types import Spaces
 
 
@@ -18,7 +19,7 @@ class Group(NamedTuple):
 
     members: list[Member]
     anew: bool
-    """Whether they begin from nothing, and not from a checkpoint that all of them have."""
+    """Whether they begin from nothing: none of them has a checkpoint, good or damaged."""
     storage: Storage
     """Where their replays are."""
 
@@ -34,25 +35,17 @@ def finished_at(member: Member) -> int | None:
     return steps if steps // config.env.action_repeat >= config.agent_steps else None
 
 
-def by_step(members: Sequence[Member]) -> list[list[Member]]:
-    """Runs that can go on together, those furthest behind first.
+def by_step(stand: Mapping[Path, int], members: Sequence[Member]) -> list[list[Member]]:
+    """Runs that go on together because they stand at the same step, those furthest behind first."""
+    return [[m for m in members if stand[m.folder] == step] for step in sorted(set(stand.values()))]
 
-    A kill while checkpoints were written leaves some runs with the last step and all with the one before it,
-    which they then go back to. The same goes for the first checkpoint and the beginning.
-    """
-    left, groups = list(members), []
-    while left:
-        saved = {member.folder: saved_steps(member.folder / CHECKPOINTS) for member in left}
-        start = min(max(steps, default=0) for steps in saved.values())
-        torn = any(not saved[member.folder] and (member.folder / CONFIG).exists() for member in left)
 
-        def can_start(member: Member, saved=saved, start=start, torn=torn) -> bool:
-            steps = saved[member.folder]
-            return start in steps if start else not steps or (torn and len(steps) == 1)
-
-        groups.append([member for member in left if can_start(member)])
-        left = [member for member in left if not can_start(member)]
-    return groups
+def standing(members: Sequence[Member]) -> dict[Path, int]:
+    """Env steps that each run goes on from: those of its newest good checkpoint, whatever the others have."""
+    if len(members) == 1:  # whose checkpoints are looked through when it goes on
+        return {members[0].folder: newest(members[0])}
+    complete([member.folder / CHECKPOINTS for member in members])
+    return {member.folder: newest_good(member.folder / CHECKPOINTS) for member in members}
 
 
 def plan(
@@ -62,23 +55,19 @@ def plan(
     estimate = memory_estimate(shared, spaces)
     free = machine.device_memory().free, machine.host_memory().free
     groups, messages = [], []
-    parts = by_step(members)
+    stand = standing(members)
+    parts = by_step(stand, members)
     if len(parts) > 1:
-        standing = "; ".join(f"{_names(part)} at {_start(part):,}" for part in parts)
-        messages.append(f"runs that stand at different env steps are trained in turn: {standing}")
+        where = "; ".join(f"{_names(part)} at {stand[part[0].folder]:,}" for part in parts)
+        messages.append(f"runs that stand at different env steps are trained in turn: {where}")
     for part in parts:
         found = fit(shared, estimate, len(part), devices, *free)
         messages.append(found.message)
-        anew, rest = not _start(part), list(part)
+        anew, rest = not any(newest(member) for member in part), list(part)
         for size in found.groups:
             groups.append(Group(rest[:size], anew, found.storage))
             rest = rest[size:]
     return groups, list(dict.fromkeys(messages))
-
-
-def _start(part: Sequence[Member]) -> int:
-    common = set.intersection(*(set(saved_steps(member.folder / CHECKPOINTS)) for member in part))
-    return max(common, default=0)
 
 
 def _names(part: Sequence[Member]) -> str:

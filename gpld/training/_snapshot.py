@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import PyTree
 
+from gpld import files
 from gpld.replay import Replay, export_latents, export_steps, stored
 from gpld.replay import restore as restore_replay
 from gpld.training import _files, _trees
@@ -153,7 +154,7 @@ def load(
     if replay is not None:
         consumed = np.asarray(manifest.consumed, np.int32)
         for begin, end in manifest.pieces:
-            latents = {name: np.load(folder / _latents_name(begin, end, name)) for name in ("h", "z")}
+            latents = {name: _array(folder / _latents_name(begin, end, name)) for name in ("h", "z")}
             replay = restore_replay(replay, begin, _rows(manifest, chunks, begin, end), latents, consumed)
         if (held := stored(replay)) != range(manifest.begin, manifest.end):
             raise CheckpointError(
@@ -161,7 +162,7 @@ def load(
                 f"{replay.slots} slots would hold [{held.start}, {held.stop})"
             )
     blobs = {
-        os.path.basename(name): (folder / name).read_bytes()
+        os.path.basename(name): files.read_bytes(folder / name)
         for name in manifest.files
         if name.startswith(f"{BLOBS}/")
     }
@@ -177,6 +178,11 @@ def _pieces(replay: Replay, held: range) -> Iterator[Piece]:
         yield Piece(begin, end, {name: np.asarray(values) for name, values in latents.items()})
 
 
+def _array(path: Path) -> np.ndarray:
+    with files.open_to_read(path) as file:
+        return np.load(file, allow_pickle=False)
+
+
 def _latents_name(begin: int, end: int, name: str) -> str:
     return f"{LATENTS}/{span(begin, end)}.{name}.npy"
 
@@ -184,7 +190,9 @@ def _latents_name(begin: int, end: int, name: str) -> str:
 def _rows(manifest: Manifest, chunks: Path, begin: int, end: int) -> np.ndarray:
     """The steps [`begin`, `end`), gathered from the chunks that hold them."""
     parts = [
-        np.load(chunks / chunk.name, mmap_mode="r")[..., max(begin - chunk.begin, 0) : end - chunk.begin, :]
+        np.load(chunks / chunk.name, mmap_mode="r", allow_pickle=False)[
+            ..., max(begin - chunk.begin, 0) : end - chunk.begin, :
+        ]
         for chunk in manifest.chunks
         if chunk.begin < end and begin < chunk.end
     ]

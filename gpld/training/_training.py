@@ -72,9 +72,7 @@ class Training:
             self._waiting = _blank_step(self.env.spaces, len(configs), shared.env.count)
             """What the environments gave last, if it has not been looked at yet."""
             self._phase: Literal["new", "stepping", "waiting"] = "new"
-            # A kill between two runs' checkpoints leaves a step that both have only if they keep two.
-            keep = max(shared.checkpoint.keep, min(len(configs), 2))
-            folders = [member.folder for member in group.members]
+            keep, folders = shared.checkpoint.keep, [member.folder for member in group.members]
             self.checkpoints = [
                 stack.enter_context(Checkpoints(folder / CHECKPOINTS, keep=keep)) for folder in folders
             ]
@@ -82,10 +80,12 @@ class Training:
             _devices.wait_for_others("restored")  # before one of them writes
             self.logs: list[Logs] = []
             for member in group.members if _devices.writes() else []:
-                milestones.forget(member.folder, after=self.env_steps)
+                aside = milestones.set_aside(member.folder, after=self.env_steps)
                 resume_at, all_options = self.env_steps or None, options.flat(member.config)
                 logs = Logs(member.folder, member.config.log, all_options, resume_at=resume_at)
                 self.logs.append(stack.enter_context(logs))
+                messages += [f"set aside, because the run comes there again: {path}" for path in aside]
+                messages += [f"{member.name}: {logs.undone}"] if logs.undone else []
                 provenance.record(member.folder, self.env_steps)
                 write_spaces(member.folder, self.env.spaces)
             self.progress = stack.enter_context(
@@ -304,12 +304,10 @@ class Training:
         configs = self._on_devices([member.config for member in group.members])
         live = _program.init(self.config, self.env.spaces, group.storage, configs, self._mesh)
         self.live = live._replace(agent=warm_start.begin(self.config, live.agent))
-        for run in self.checkpoints if _devices.writes() else []:
-            run.clear()
         if not any((member.folder / CONFIG).exists() for member in group.members):
             return []
         which = "the run begins" if len(group.members) == 1 else "the runs begin"
-        return [f"no checkpoint was written here yet: {which} anew"]
+        return [f"no checkpoint was written here yet: {which} from the start"]
 
     def _restore(self, group: Group) -> list[str]:
         """Go on from the newest checkpoint of all runs, and say so."""
@@ -325,7 +323,7 @@ class Training:
             [like | {"sums": {name: alone.sums[name] for name in names}} for names in own],
             split(memory),
         )
-        assert found is not None, "there is a step that all have, or they would begin anew"
+        assert found is not None, "there is a step that all have, or they would begin from the start"
         self.live = _program.resumed(
             self._on_devices(configs),
             self._on_devices([run.arrays for run in found]),

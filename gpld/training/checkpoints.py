@@ -1,6 +1,7 @@
 """Checkpoints: everything a run needs to go on as if it had never stopped.
 
     checkpoints/
+      set-aside/                           what a damaged checkpoint made the run come to again
       steps/000000000000-000000004096.npy  what the replay was given between two checkpoints, written once
       000000065536/                        one checkpoint, named by its step:
         arrays/                              agent, carry and other arrays, by Orbax
@@ -13,7 +14,9 @@ that. So there is a good checkpoint to go back to whenever the process, the mach
 """
 
 import logging
+import re
 import shutil
+import threading
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -27,7 +30,22 @@ from gpld.training import _files
 from gpld.training._manifest import CheckpointError, Damaged, Manifest
 from gpld.training._snapshot import Restored, Snapshot, load
 
-__all__ = ["CheckpointError", "Checkpoints", "Restored", "restore_all", "save_all", "saved_steps"]
+__all__ = [
+    "CheckpointError",
+    "Checkpoints",
+    "Restored",
+    "complete",
+    "newest_good",
+    "restore_all",
+    "save_all",
+    "saved_steps",
+]
+
+NAMED = r"[0-9]{12}|[1-9][0-9]{12,17}"
+"""What the folder of a checkpoint is called: its step, with twelve digits or more."""
+
+STEPS = "steps"
+"""The folder of chunks."""
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +54,31 @@ def saved_steps(folder: Path) -> list[int]:
     """Steps of the checkpoints in a folder, damaged or not, the oldest first."""
     if not folder.is_dir():
         return []
-    return sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+    return sorted(int(path.name) for path in folder.iterdir() if re.fullmatch(NAMED, path.name))
+
+
+class _Together:
+    """Checkpoints of several runs at one step: none gets its name before all of them are on the disk."""
+
+    def __init__(self, runs: int):
+        self._reason, self._all_are_there = "", False
+        self._barrier = threading.Barrier(runs, action=self._passed)
+
+    def _passed(self) -> None:
+        self._all_are_there = True
+
+    def wait(self) -> None:
+        """Return when all are on the disk. A `CheckpointError` if one of them cannot be written."""
+        try:
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise CheckpointError(self._reason) from None
+
+    def fail(self, reason: str) -> None:
+        """Let the others know why one of them cannot be written."""
+        if not self._all_are_there:
+            self._reason = self._reason or reason
+            self._barrier.abort()
 
 
 class Checkpoints:
@@ -52,7 +94,7 @@ class Checkpoints:
             raise ValueError(f"checkpoint.keep is {keep}; it must be at least 1")
         self.folder = Path(folder).absolute()
         self.keep = keep
-        self._chunks = self.folder / "steps"
+        self._chunks = self.folder / STEPS
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
         self._pending: Future[None] | None = None
         self._newest: Manifest | None = None
@@ -116,8 +158,8 @@ class Checkpoints:
             raise ValueError(f"step {step} cannot be saved after step {newest.step}")
         return newest is not None and step == newest.step
 
-    def _submit(self, snapshot: Snapshot) -> None:
-        self._pending = self._thread.submit(self._write_or_explain, snapshot)
+    def _submit(self, snapshot: Snapshot, together: _Together | None = None) -> None:
+        self._pending = self._thread.submit(self._write_or_explain, snapshot, together or _Together(1))
 
     def restore(
         self, like: PyTree, replay: Replay | None = None, *, part: bool = False, step: int | None = None
@@ -148,75 +190,77 @@ class Checkpoints:
         """The manifest of a good checkpoint. `Damaged`, and a warning, if it is not good."""
         folder = self._path(step)
         try:
-            manifest = Manifest.read(folder)
-            manifest.verify(folder, self._chunks, with_replay=with_replay)
+            return _good(folder, step, self._chunks, with_replay=with_replay)
         except Damaged as reason:
             if folder.exists():
                 _log.warning("checkpoint %s cannot be used: %s", folder, reason)
             raise
-        return manifest
 
     def _load(self, manifest: Manifest, like: PyTree, replay: Replay | None, part: bool = False) -> Restored:
         restored = load(manifest, self._path(manifest.step), self._chunks, like, replay, part=part)
         self._newest = manifest
         return restored
 
-    def clear(self) -> None:
-        """Remove all checkpoints, for a run that begins anew."""
-        self.wait()
-        for step in self.saved():
-            _files.remove_folder(self._path(step))
-        self._newest = None
-
     def _path(self, step: int) -> Path:
         return self.folder / f"{step:012d}"
 
-    def _write_or_explain(self, snapshot: Snapshot) -> None:
+    def _write_or_explain(self, snapshot: Snapshot, together: _Together) -> None:
         """What the thread does."""
         try:
-            self._write(snapshot)
+            self._write(snapshot, together)
         except Exception as error:
             with suppress(OSError):
                 self._tidy()
-            raise CheckpointError(self._explain(snapshot.step, error)) from error
+            told = isinstance(error, CheckpointError)
+            reason = str(error) if told else self._explain(snapshot.step, error)
+            together.fail(reason)
+            raise CheckpointError(reason) from error
 
-    def _write(self, snapshot: Snapshot) -> None:
+    def _write(self, snapshot: Snapshot, together: _Together) -> None:
         self._chunks.mkdir(parents=True, exist_ok=True)
         _files.sync_folder(self.folder.parent)
+        self._set_aside()
         self._tidy()
         chunks = [*(self._newest.chunks if self._newest else []), *snapshot.write_steps(self._chunks)]
         path = self._path(snapshot.step)
         manifest = snapshot.write(_files.temporary(path), chunks)
+        together.wait()
         _files.publish(path)
         self._newest = manifest
         self._tidy()
 
+    def _set_aside(self) -> None:
+        """Make room where this run comes again: it goes on from an older checkpoint than its newest."""
+        newest = self._newest
+        if newest is None or not (later := [step for step in self.saved() if step > newest.step]):
+            return
+        used = {chunk.name for chunk in newest.chunks}
+        chunks = [path for path in self._chunks.glob("*.npy") if path.name not in used]
+        chunks = [path for path in chunks if _begins_at(path) >= newest.end]
+        for path in [*map(self._path, later), *chunks]:
+            _log.warning("%s is set aside: %s", path, _files.set_aside(path, self.folder))
+
     def _tidy(self) -> None:
-        """Remove what no kept checkpoint needs: older ones, damaged ones, and what crashes left behind."""
+        """Remove what no kept checkpoint needs: older ones, and what crashes left behind."""
         for path in self.folder.glob(f"{_files.TEMPORARY}*"):
-            _files.remove_folder(path)
+            _files.remove(path)
         kept: list[Manifest] = []
         for step in reversed(self.saved()):
             manifest = self._manifest(step) if len(kept) < self.keep else None
             if manifest is None:
-                _files.remove_folder(self._path(step))
+                _files.remove(self._path(step))
             else:
                 kept.append(manifest)
         needed = {chunk.name for manifest in kept for chunk in manifest.chunks}
         for path in self._chunks.iterdir():
             if path.name not in needed:
-                path.unlink()
+                _files.remove(path)
 
     def _manifest(self, step: int) -> Manifest | None:
-        """The manifest of a checkpoint that one could go back to.
-
-        Not of one newer than that which this run goes on from: it was damaged, and its steps are lived anew.
-        """
-        if self._newest is None or step > self._newest.step:
-            return None
+        """The manifest of a checkpoint that one could go back to."""
         try:
-            return Manifest.read(self._path(step))
-        except Damaged:
+            return Manifest.read(self._path(step), step)
+        except (Damaged, CheckpointError):
             return None
 
     def _explain(self, step: int, error: Exception) -> str:
@@ -242,8 +286,8 @@ def save_all(
 ) -> None:
     """`Checkpoints.save` for R runs in step, whose arrays and replay have a leading run axis.
 
-    `own` are arrays that each run has besides. No run is saved before the last step is safe in all: if they
-    keep two checkpoints or more, there is always a step that all of them have.
+    `own` are arrays that each run has besides. No run's checkpoint gets its name before those of all are on
+    the disk, so a kill leaves all of them with it, or what `complete` makes of it, or none.
     """
     for run in runs:
         run.wait()
@@ -252,8 +296,53 @@ def save_all(
         return
     since = min(run._newest.end if run._newest else 0 for run in runs)
     snapshots = Snapshot.take(step, arrays, replay, {}, info, since).split(own, blobs)
+    together = _Together(len(runs))
     for run, snapshot in zip(runs, snapshots, strict=True):
-        run._submit(snapshot)
+        run._submit(snapshot, together)
+
+
+def complete(folders: Sequence[Path]) -> None:
+    """Give checkpoints their names that `save_all` had written when it was killed while it named them.
+
+    One that has its name says that all were on the disk.
+    """
+    named = {step for folder in folders for step in saved_steps(folder)}
+    for folder in folders:
+        for step in named - set(saved_steps(folder)):
+            path = folder / f"{step:012d}"
+            with suppress(Damaged):
+                _good(_files.temporary(path), step, folder / STEPS)
+                _files.publish(path)
+
+
+def newest_good(folder: Path) -> int:
+    """Step of the newest checkpoint of which every byte is there; 0 if there never was one.
+
+    A `CheckpointError` if there are some, and all are damaged.
+    """
+    damaged = []
+    for step in reversed(saved_steps(folder)):
+        try:
+            _good(folder / f"{step:012d}", step, folder / STEPS)
+        except Damaged as reason:
+            damaged.append(str(reason))
+        else:
+            return step
+    if damaged:
+        raise CheckpointError(_hopeless(folder, damaged))
+    return 0
+
+
+def _good(path: Path, step: int, chunks: Path, *, with_replay: bool = True) -> Manifest:
+    """The manifest of a checkpoint of which every byte is there. `Damaged` if it is not."""
+    manifest = Manifest.read(path, step)
+    manifest.verify(path, chunks, with_replay=with_replay)
+    return manifest
+
+
+def _begins_at(chunk: Path) -> int:
+    begin = chunk.name.partition("-")[0]
+    return int(begin) if re.fullmatch(NAMED, begin) else -1
 
 
 def restore_all(
@@ -278,5 +367,5 @@ def restore_all(
 def _hopeless(folders: object, reasons: Iterable[str]) -> str:
     return (
         f"no checkpoint in {folders} can be used: {'; '.join(dict.fromkeys(reasons))}. Bring these files "
-        "back, or remove the folder of the run to start it anew"
+        "back, or name another folder for a run that begins from the start"
     )

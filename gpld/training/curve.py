@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, SupportsFloat
 
 import numpy as np
 
+from gpld import files
 from gpld.config import Config
 from gpld.population import TITLES, method_of
 
@@ -130,10 +131,9 @@ def save_curve(
     Each run is a label, env steps and returns. Runs of one label are drawn as their mean and one standard
     deviation, `random_return` as a dashed line.
     """
-    partial = path.with_name(path.name + ".partial")
     figure = draw_curve(runs, title=title, random_return=random_return)
-    figure.savefig(partial, format=path.suffix.removeprefix("."))
-    partial.replace(path)
+    with files.in_one_move(path) as unfinished:
+        figure.savefig(unfinished, format=path.suffix.removeprefix("."))
 
 
 def draw_curve(

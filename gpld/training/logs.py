@@ -21,7 +21,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, runtime_checkable
 
+from gpld import files
 from gpld.config import ConfigError, LogConfig
+from gpld.files import DamagedFile
 from gpld.pictures import FRAMES, Picture, gif, spaced
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
+UNDONE = "metrics.undone.jsonl"
+"""Lines that a run had written after the checkpoint which it went on from; most are in its metrics again."""
 
 Hyperparameters = Mapping[str, Any]
 """Dotted name of every option, and its value."""
@@ -38,8 +42,8 @@ class Logs:
     """Writes the metrics of one run.
 
     `resume_at` is the env step of the checkpoint that the run goes on from, or None if it starts from the
-    beginning. Later lines of an earlier attempt are dropped, for they will be written again. So a checkpoint
-    must come after all lines of its env step.
+    beginning. Later lines of an earlier attempt go to another file, for they will be written again. So a
+    checkpoint must come after all lines of its env step.
     """
 
     def __init__(
@@ -54,8 +58,10 @@ class Logs:
         """The file that is always written."""
         folder.mkdir(parents=True, exist_ok=True)
         last = -1 if resume_at is None else resume_at
-        _cut(self.path, last)
+        lines = _cut(self.path, last, folder / UNDONE)
         _cut(folder / TIMING, math.inf)
+        self.undone = f"{lines} lines of metrics after the checkpoint are kept in {UNDONE}" if lines else ""
+        """What was done with lines of an earlier attempt, or nothing."""
         self._sinks: list[_Sink] = []
         self._board: _TensorBoard | None = None
         self._closing = ExitStack()
@@ -128,7 +134,7 @@ class _Lines:
     def __init__(self, path: Path):
         self._path = path
         with _naming(path):
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            self._file = _grown(path)
 
     def append(self, row: Mapping[str, int | float | str]) -> None:
         line = json.dumps(row, allow_nan=False).encode() + b"\n"
@@ -235,7 +241,7 @@ def show_pictures(folder: Path, env_steps: int, pictures: Mapping[str, Path]) ->
         earlier.unlink()
     with closing(_Events(folder, suffix)) as events:
         for name, path in pictures.items():
-            events.show(env_steps, name, path.read_bytes())
+            events.show(env_steps, name, files.read_bytes(path))
 
 
 class _WandB:
@@ -245,11 +251,11 @@ class _WandB:
         wandb = _needed("wandb", "log.wandb", "pip install 'gpld[wandb]'")
         name = folder / "wandb-id"
         if not name.exists():
-            name.write_text(uuid.uuid4().hex[:12])
+            files.write_text(name, uuid.uuid4().hex[:12])
         self._run = wandb.init(
             project="gpld",
             name=folder.resolve().name,
-            id=name.read_text(),
+            id=files.read_text(name),
             resume="allow",
             dir=str(folder),
             config=dict(hyperparameters),
@@ -298,27 +304,39 @@ def _naming(path: Path) -> Iterator[None]:
 
 def _rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
     """Every whole line and what it says. A last line without its end is torn, or being written."""
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+    lines = files.read_bytes(path).splitlines(keepends=True) if path.exists() else []
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):
             return
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             row = None
-        if not isinstance(row, dict) or not {"env_steps", "updates"} <= row.keys():
-            raise ValueError(f"{path}, line {number}: not a line of metrics: {line[:60]!r}")
+        if not isinstance(row, dict) or not all(type(row.get(n)) is int for n in ("env_steps", "updates")):
+            raise DamagedFile(f"{path}, line {number}: not a line of metrics: {line[:60]!r}")
         yield line, row
 
 
-def _cut(path: Path, last: int | float) -> None:
-    """Drop the lines after env step `last`, and a torn line: all at once, or nothing."""
+def _cut(path: Path, last: int | float, undone: Path | None = None) -> int:
+    """Drop the lines after env step `last`, and a torn line: all at once, or nothing. How many lines it were.
+
+    They are first added to the file `undone`.
+    """
     if not path.exists():
-        return
-    size = 0
-    for line, row in _rows(path):
-        if row["env_steps"] > last:
-            break
-        size += len(line)
-    with _naming(path):
-        os.truncate(path, size)
+        return 0
+    rows = list(_rows(path))
+    late = next((i for i, (_, row) in enumerate(rows) if row["env_steps"] > last), len(rows))
+    dropped = [line for line, _ in rows[late:]]
+    if undone and dropped:
+        with _naming(undone), os.fdopen(_grown(undone), "ab") as file:
+            file.writelines(dropped)
+            file.flush()
+            os.fsync(file.fileno())
+    with _naming(path), os.fdopen(_grown(path), "ab") as file:
+        file.truncate(sum(len(line) for line, _ in rows[:late]))
+    return len(dropped)
+
+
+def _grown(path: Path) -> int:
+    """A descriptor that appends to a file, which need not exist."""
+    return files.open_here(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -34,13 +34,15 @@ def keep(folders: Sequence[Path], step: int, models: PyTree, *, updates: int) ->
         _files.publish(path)
 
 
-def forget(folder: Path, *, after: int) -> None:
-    """Remove what is newer than the step that a run goes on from, which is lived anew, and what is torn."""
+def set_aside(folder: Path, *, after: int) -> list[Path]:
+    """Set aside what is newer than the step that a run goes on from, and remove what is torn.
+
+    The run will come to these steps again, and keep them again. Returns where the old ones are now.
+    """
     for path in (folder / MILESTONES).glob(f"{_files.TEMPORARY}*"):
-        _files.remove_folder(path)
-    for step in saved_steps(folder / MILESTONES):
-        if step > after:
-            _files.remove_folder(_path(folder, step))
+        _files.remove(path)
+    later = [step for step in saved_steps(folder / MILESTONES) if step > after]
+    return [_files.set_aside(_path(folder, step), folder / MILESTONES) for step in later]
 
 
 def _path(folder: Path, step: int) -> Path:

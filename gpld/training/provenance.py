@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gpld
+from gpld import files
 
 RUN = "run.json"
 """The file in a run folder, with the list `starts`: one entry when the run began, one for each resume."""
@@ -36,19 +37,13 @@ def provenance() -> dict[str, Any]:
 
 def record(folder: Path, env_steps: int) -> None:
     """Add this start of the run, at `env_steps`, to the folder's `run.json`, in one move."""
-    path = folder / RUN
-    starts = _starts(path) if path.exists() else []
-    starts.append({"env_steps": env_steps, **provenance()})
-    partial = path.with_name(path.name + ".partial")
-    partial.write_text(json.dumps({"starts": starts}, indent=2) + "\n")
-    partial.replace(path)
+    kept = [*starts(folder), {"env_steps": env_steps, **provenance()}]
+    files.write_text(folder / RUN, json.dumps({"starts": kept}, indent=2) + "\n")
 
 
-def _starts(path: Path) -> list[dict[str, Any]]:
-    try:
-        return list(json.loads(path.read_text())["starts"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{path}: not a record of a run's starts; move it away to go on") from error
+def starts(folder: Path) -> list[dict[str, Any]]:
+    """All starts of the run in a folder, the first one first; none if there is no `run.json`."""
+    return files.read_list(folder / RUN, "starts")
 
 
 def _version(package: str) -> str | None:

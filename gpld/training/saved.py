@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 
-from gpld import agent
+from gpld import agent, files
 from gpld import config as options
 from gpld.agent import Model
 from gpld.config import Config, ConfigError
@@ -28,7 +28,16 @@ PLACES = (CHECKPOINTS, MILESTONES)
 """Where models are looked for."""
 
 
-FREE = ("checkpoint.", "log.", "env.threads", "env.processes", "env.timeout", "env.restarts", "max_skipped")
+FREE = (
+    "checkpoint.",
+    "log.",
+    "env.threads",
+    "env.processes",
+    "env.timeout",
+    "env.restarts",
+    "env.pickle",
+    "max_skipped",
+)
 """How the names of options begin on which no bit of training depends: they may change between two starts."""
 
 
@@ -88,19 +97,18 @@ def write_spaces(folder: Path, spaces: Spaces) -> None:
         "discrete": spaces.discrete,
         "images": spaces.images,
     }
-    path = folder / SPACES
-    unfinished = path.with_name(path.name + ".partial")
-    unfinished.write_text(json.dumps(values, indent=2) + "\n")
-    unfinished.replace(path)
+    files.write_text(folder / SPACES, json.dumps(values, indent=2) + "\n")
 
 
 def read_spaces(folder: Path) -> Spaces:
     """The spaces that `write_spaces` wrote."""
     path = folder / SPACES
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(files.read_text(path))
         obs = {name: tuple(shape) for name, shape in values["obs"].items()}
         # Older runs have no images, and do not say so.
         return Spaces.of(obs, values["actions"], values["discrete"], values.get("images", ()))
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ConfigError(f"{path}: not a description of spaces ({error!r})") from error

@@ -1,5 +1,7 @@
 """Checkpoints: every bit comes back, from whatever a crash, a bad disk or a full one has left."""
 
+import hashlib
+import json
 import os
 import random
 import resource
@@ -298,6 +300,107 @@ def test_a_damaged_file_is_named_and_the_previous_checkpoint_used(tmp_path, dama
         assert caplog.messages == []
 
 
+def resealed(folder, change):
+    """Change a manifest, and let its checksum agree."""
+    text = (folder / "manifest.json").read_bytes()
+    values = json.loads(text)
+    changed = change(values)
+    text = (
+        changed if isinstance(changed, bytes) else json.dumps(values if changed is None else changed).encode()
+    )
+    (folder / "manifest.json").write_bytes(text)
+    line = f"{hashlib.sha256(text).hexdigest()}  manifest.json\n"
+    (folder / "manifest.sha256").write_text(line)
+
+
+FORGED = {
+    "no format": lambda m: m.pop("format") and None,
+    "a format before the first": lambda m: m.update(format=0),
+    "a format of text": lambda m: m.update(format="2"),
+    "an unknown key": lambda m: m.update(more=1),
+    "a missing key": lambda m: m.pop("pieces") and None,
+    "not JSON": lambda m: b"{",
+    "not UTF-8": lambda m: b"\xff\xfe",
+    "nested deeply": lambda m: b"[" * 100_000,
+    "a list": lambda m: [1, 2],
+    "nothing": lambda m: b"",
+    "another step": lambda m: m.update(step=10),
+    "a negative step": lambda m: m.update(step=-20),
+    "a step of truth": lambda m: m.update(step=True),
+    "a path to a device": lambda m: m["files"].update({"/dev/zero": [1, "0"]}),
+    "a path that leads out": lambda m: m["files"].update({"blobs/../../../x": [1, "0"]}),
+    "a file without a digest": lambda m: m["files"].update({"blobs/x": 3}),
+    "a chunk of texts": lambda m: m.update(chunks=[["0", "3", [1, "0"]]]),
+    "a chunk backwards": lambda m: m.update(chunks=[[3, 0, [1, "0"]]]),
+    "pieces of nothing": lambda m: m.update(pieces=[[]]),
+    "consumed by text": lambda m: m.update(consumed=["a"]),
+    "arrays of numbers": lambda m: m.update(arrays={"a": 1}),
+    "info of text": lambda m: m.update(info="x"),
+    "a large number": lambda m: m.update(end=10**400),
+}
+
+
+@pytest.mark.parametrize("change", FORGED.values(), ids=FORGED)
+def test_a_manifest_that_is_not_one_is_named_and_the_previous_checkpoint_used(tmp_path, change, caplog):
+    save_all(tmp_path, [1, 2])
+    resealed(tmp_path / f"{20:012d}", change)
+    assert restore(tmp_path) == 1
+    (message,) = caplog.messages
+    assert (
+        f"{tmp_path / f'{20:012d}' / 'manifest.json'} is not the manifest of a checkpoint here: " in message
+    )
+    shutil.rmtree(tmp_path / f"{10:012d}")
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint in .* can be used: .*manifest\.json is not the"
+    ):
+        restore(tmp_path)
+
+
+def test_a_renamed_checkpoint_and_names_that_are_none(tmp_path):
+    save_all(tmp_path, [1, 2])
+    (tmp_path / f"{20:012d}").rename(tmp_path / f"{30:012d}")
+    for name in ("\u00b2", "\u0661" * 12, "1", "-00000000010", "0" * 13):
+        (tmp_path / name).mkdir()
+    assert Checkpoints(tmp_path).saved() == [10, 30]
+    assert restore(tmp_path) == 1
+
+
+@pytest.mark.parametrize("what", ["manifest.json", "blobs/env", "arrays", ""])
+def test_a_link_is_not_followed(tmp_path, what, caplog):
+    save_all(tmp_path / "run", [1, 2])
+    path = tmp_path / "run" / f"{20:012d}" / what
+    path.rename(tmp_path / "elsewhere")
+    path.symlink_to(tmp_path / "elsewhere")
+    assert restore(tmp_path / "run") == 1
+    assert "it is a symbolic link, and none is followed" in caplog.text
+
+
+def test_what_leads_to_a_pipe_is_not_waited_for(tmp_path, caplog):
+    save_all(tmp_path, [1, 2])
+    path = tmp_path / f"{20:012d}" / "blobs" / "env"
+    path.unlink()
+    os.mkfifo(path)
+    assert restore(tmp_path) == 1
+    assert "it is no regular file" in caplog.text
+
+
+def test_what_is_newer_than_a_good_checkpoint_is_set_aside_whole(tmp_path, caplog):
+    save_all(tmp_path, [1, 2, 3])
+    damaged = tmp_path / f"{30:012d}"
+    (damaged / "blobs" / "env").write_bytes(b"")
+    before = {path.relative_to(damaged): path.read_bytes() for path in _files.files_in(damaged)}
+    chunk = (tmp_path / "steps" / f"{6:012d}-{9:012d}.npy").read_bytes()
+    save_all(tmp_path, [3])
+    assert restore(tmp_path) == 3
+    aside = tmp_path / "set-aside" / damaged.name
+    assert {path.relative_to(aside): path.read_bytes() for path in _files.files_in(aside)} == before
+    assert (tmp_path / "set-aside" / f"{6:012d}-{9:012d}.npy").read_bytes() == chunk
+    assert f"{damaged} is set aside: {aside}" in caplog.messages
+    (tmp_path / f"{30:012d}" / "blobs" / "env").write_bytes(b"")
+    save_all(tmp_path, [4])
+    assert (tmp_path / "set-aside" / f"{damaged.name}-1").is_dir()
+
+
 def test_a_run_goes_on_after_damage(tmp_path, caplog):
     """What the lost checkpoint left neither comes back nor stands in the way."""
     save_all(tmp_path, [1, 2, 3])
@@ -398,12 +501,18 @@ def test_impossible_arguments_are_named(tmp_path):
     assert Checkpoints(tmp_path).saved() == []
 
 
-def test_a_newer_format_is_refused_and_left_alone(tmp_path, monkeypatch):
-    save_all(tmp_path, [1])
-    monkeypatch.setattr("gpld.training._manifest.FORMAT", 2)
-    with pytest.raises(CheckpointError, match="has format 1, but this version of gpld reads 2"):
+def test_a_newer_format_is_refused_and_left_alone(tmp_path):
+    save_all(tmp_path, [1, 2])
+    resealed(tmp_path / f"{20:012d}", lambda m: m.update(format=3))
+    with pytest.raises(CheckpointError, match="has format 3, but this version of gpld reads up to 2"):
         restore(tmp_path)
-    assert Checkpoints(tmp_path).saved() == [10]
+    assert Checkpoints(tmp_path).saved() == [10, 20]
+
+
+def test_the_first_format_is_read(tmp_path):
+    save_all(tmp_path, [1])
+    resealed(tmp_path / f"{10:012d}", lambda m: m.update(format=1))
+    assert restore(tmp_path) == 1
 
 
 @pytest.fixture

@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from gpld.config import ConfigError, LogConfig
-from gpld.training.logs import METRICS, TIMING, Logs, read, show_pictures
+from gpld.files import DamagedFile
+from gpld.training.logs import METRICS, TIMING, UNDONE, Logs, read, show_pictures
 
 PLAIN = LogConfig(tensorboard=False)
 BOARD = LogConfig(tensorboard=True)
@@ -102,6 +103,15 @@ def test_a_resumed_run_has_the_bytes_of_an_uninterrupted_one(tmp_path, checkpoin
         assert write(folder, after(start), resume_at=checkpoint) == straight
 
 
+def test_lines_after_the_checkpoint_are_kept_in_another_file(tmp_path):
+    straight = write(tmp_path, LINES).splitlines(keepends=True)
+    with Logs(tmp_path, PLAIN, {}, resume_at=8) as logs:
+        assert logs.undone == f"{len(after(8))} lines of metrics after the checkpoint are kept in {UNDONE}"
+    assert (tmp_path / UNDONE).read_bytes() == b"".join(straight[-len(after(8)) :])
+    with Logs(tmp_path, PLAIN, {}, resume_at=8) as logs:
+        assert logs.undone == ""
+
+
 def test_a_torn_line_is_not_read(tmp_path):
     straight = write(tmp_path, LINES)
     (tmp_path / METRICS).write_bytes(straight[:-4])
@@ -112,9 +122,9 @@ def test_a_torn_line_is_not_read(tmp_path):
 def test_a_damaged_line_is_named_and_not_passed_over(tmp_path, damage):
     straight = write(tmp_path, LINES).splitlines(keepends=True)
     (tmp_path / METRICS).write_bytes(b"".join([*straight[:2], damage, *straight[2:]]))
-    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 3: not a line of metrics"):
+    with pytest.raises(DamagedFile, match=r"metrics\.jsonl, line 3: not a line of metrics"):
         read(tmp_path)
-    with pytest.raises(ValueError, match=r"metrics\.jsonl, line 3: not a line of metrics"):
+    with pytest.raises(DamagedFile, match=r"metrics\.jsonl, line 3: not a line of metrics"):
         Logs(tmp_path, PLAIN, {}, resume_at=24)
 
 
@@ -284,7 +294,7 @@ def test_without_tensorboard_there_are_no_event_files(tmp_path, monkeypatch):
     write(tmp_path, LINES)
     with Logs(tmp_path, PLAIN, {}) as logs:
         logs.films(8, {"films/image": [np.zeros((16, 16, 3), np.uint8)]})
-    assert sorted(os.listdir(tmp_path)) == [METRICS, TIMING]
+    assert sorted(os.listdir(tmp_path)) == [METRICS, UNDONE, TIMING]
 
 
 def test_tensorboard_does_not_load_pytorch(tmp_path):

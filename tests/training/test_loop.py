@@ -215,7 +215,7 @@ def test_a_longer_run_goes_on_in_a_larger_replay(tmp_path):
     assert metrics(tmp_path / "longer") == metrics(tmp_path / "straight")
 
 
-def test_a_run_that_ended_before_its_first_checkpoint_begins_anew(straight, tmp_path, capsys):
+def test_a_run_that_ended_before_its_first_checkpoint_begins_from_the_start(straight, tmp_path, capsys):
     def stop(_):
         raise RuntimeError("the belt slipped")
 
@@ -224,7 +224,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_anew(straight, tmp_
     assert newest_checkpoint(tmp_path) == -1
     assert len(lines(tmp_path)) > 1
     train(pole(), tmp_path, task=Pole)
-    assert "no checkpoint was written here yet: the run begins anew" in capsys.readouterr().out
+    assert "no checkpoint was written here yet: the run begins from the start" in capsys.readouterr().out
     straight.assert_same(tmp_path)
 
 

@@ -50,7 +50,7 @@ def test_each_run_keeps_its_own_model_and_reads_it_by_its_step(made):
 
 
 def test_they_hold_the_parameters_and_nothing_else(made):
-    manifest = Manifest.read(made / "one" / "milestones" / f"{50:012d}")
+    manifest = Manifest.read(made / "one" / "milestones" / f"{50:012d}", 50)
     parameters = {f"agent.model.{name}" for name in _trees.fetch(saved.load(made / "one").model).values}
     assert manifest.arrays.keys() == parameters
     assert manifest.chunks == manifest.pieces == []
@@ -77,14 +77,16 @@ def test_a_milestone_is_taken_where_all_checkpoints_are_damaged(runs):
         saved.load(runs[0])
 
 
-def test_what_is_lived_anew_is_forgotten(runs):
+def test_what_comes_again_is_set_aside_and_what_is_torn_is_removed(runs):
     torn = runs[0] / "milestones" / ".tmp-000000000250"
     torn.mkdir()
-    milestones.forget(runs[0], after=100)
-    assert [path.name for path in (runs[0] / "milestones").iterdir()] == [f"{50:012d}"]
-    milestones.forget(runs[1], after=150)
+    aside = milestones.set_aside(runs[0], after=100)
+    assert sorted(path.name for path in (runs[0] / "milestones").iterdir()) == [f"{50:012d}", "set-aside"]
+    assert [path.name for path in aside] == [f"{150:012d}"]
+    assert (aside[0] / "manifest.json").exists()
+    assert milestones.set_aside(runs[1], after=150) == []
     assert kept(runs[1]) == [50, 150]
-    milestones.forget(runs[1], after=0)
+    assert len(milestones.set_aside(runs[1], after=0)) == 2
     assert kept(runs[1]) == []
     assert saved.load(runs[1]).env_steps == 200
 

@@ -2,7 +2,6 @@
 
 import os
 import random
-import shutil
 import signal
 import time
 from pathlib import Path
@@ -19,8 +18,10 @@ from gpld import population, replay
 from gpld.config import ConfigError
 from gpld.population import Member
 from gpld.training import TrainingStopped, _plan, _program, _training, evaluate, saved, train, train_all
-from gpld.training._plan import by_step, finished_at
+from gpld.training._plan import by_step, finished_at, newest
 from gpld.training._program import Keys
+from gpld.training._snapshot import Snapshot
+from gpld.training.checkpoints import CheckpointError
 from tests.training import helpers
 from tests.training.helpers import (
     Pole,
@@ -250,23 +251,29 @@ def test_replays_in_host_memory_give_the_same_runs(straight, tmp_path):
 def test_how_often_and_when_they_are_saved_changes_nothing(straight, tmp_path):
     members = crowd(tmp_path, checkpoint=OFTEN | {"keep": 1})
     train_all(crowd(tmp_path, checkpoint=OFTEN | {"keep": 1}, env_steps=800), task=Pole)
-    assert all(len(_plan.saved_steps(member.folder / "checkpoints")) == 2 for member in members)
+    assert all(len(_plan.saved_steps(member.folder / "checkpoints")) == 1 for member in members)
     train_all(members, task=Pole)
     assert_same(straight, members)
 
 
-@pytest.mark.parametrize("left", [[2, 1, 2], pytest.param([0, 1, 1], marks=pytest.mark.slow)])
-def test_a_kill_between_the_checkpoints_of_two_members(straight, tmp_path, left):
-    """Some have lost their newest: all go back to the newest that every one has, or to the beginning."""
-    members = crowd(tmp_path, env_steps=1000)
-    if max(left) == 2:
-        train_all(crowd(tmp_path, env_steps=800), task=Pole)
-    train_all(members, task=Pole)
-    for member, number in zip(members, left, strict=True):
-        steps = _plan.saved_steps(member.folder / "checkpoints")
-        for step in steps[number:]:
-            shutil.rmtree(member.folder / "checkpoints" / f"{step:012d}")
+def unnamed(member, step):
+    """Take the name from a checkpoint, as if its process had been killed before it gave it."""
+    folder = member.folder / "checkpoints"
+    (folder / f"{step:012d}").rename(folder / f".tmp-{step:012d}")
+
+
+@pytest.mark.parametrize("first", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_kill_while_checkpoints_get_their_names(straight, tmp_path, first, capsys):
+    """All were on the disk, so all go on from the newest, together."""
+    if not first:
+        train_all(crowd(tmp_path, env_steps=400), task=Pole)
+    train_all(crowd(tmp_path, env_steps=800), task=Pole)
+    unnamed(crowd(tmp_path)[1], 800)
+    capsys.readouterr()
     train_all(crowd(tmp_path), task=Pole)
+    said = capsys.readouterr().out
+    assert "resumed at 800 env steps" in said
+    assert "in turn" not in said
     assert_same(straight, crowd(tmp_path))
 
 
@@ -299,15 +306,54 @@ def test_checkpoints_that_hold_hyperparameters_go_on_with_those_of_the_configura
     assert_same(straight, crowd(tmp_path))
 
 
+def test_none_is_named_before_all_are_written(tmp_path, monkeypatch):
+    """One of three that cannot be written: the others do not stand at a step that it lacks."""
+    write = Snapshot.write
+
+    def full(self, folder, chunks):
+        if "run1" in folder.parts:
+            raise OSError(28, "No space left on device", str(folder))
+        return write(self, folder, chunks)
+
+    monkeypatch.setattr(Snapshot, "write", full)
+    with pytest.raises(CheckpointError, match=r"run1.*No space left on device"):
+        train_all(crowd(tmp_path, **QUICK), task=Pole)
+    assert [newest_checkpoint(member.folder) for member in crowd(tmp_path)] == [-1, -1, -1]
+
+
 @pytest.mark.slow
-def test_a_damaged_checkpoint_of_one_member_takes_all_back(straight, tmp_path, caplog):
+def test_a_damaged_checkpoint_takes_its_own_run_back_and_no_other(tmp_path, capsys):
     train_all(crowd(tmp_path, env_steps=800), task=Pole)
     train_all(crowd(tmp_path, env_steps=1000), task=Pole)
-    (broken,) = (tmp_path / "run1" / "checkpoints" / "000000001000").glob("manifest.json")
+    broken = tmp_path / "run1" / "checkpoints" / "000000001000" / "manifest.json"
     broken.write_text("{}")
     train_all(crowd(tmp_path), task=Pole)
-    assert "000000001000 cannot be used" in caplog.text
-    assert_same(straight, crowd(tmp_path))
+    said = capsys.readouterr().out
+    assert "trained in turn: run1 at 800; run0, run2 at 1,000" in " ".join(said.split())
+    assert [newest_checkpoint(member.folder) for member in crowd(tmp_path)] == [1200] * 3
+    aside = tmp_path / "run1" / "checkpoints" / "set-aside"
+    assert (aside / "000000001000" / "manifest.json").read_text() == "{}"
+
+
+QUICK = {"replay": {"train_ratio": 0.001}, "eval": {"every": 0}, "env_steps": 400}
+"""Acting alone."""
+
+
+def test_a_new_run_that_was_killed_early_costs_the_others_nothing(tmp_path, capsys):
+    """One run with a checkpoint, and beside it one that was begun and killed before its first."""
+    old, new = crowd(tmp_path)[:2]
+    train_all(crowd(tmp_path, **QUICK)[:1], task=Pole)
+    before = metrics(old.folder)
+    assert newest_checkpoint(old.folder) == 400
+    longer = crowd(tmp_path, **{**QUICK, "env_steps": 800})[:2]
+    new.folder.mkdir()
+    options.save(longer[1].config, new.folder / "config.json")
+    train_all(longer, task=Pole)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "trained in turn: run1 at 0; run0 at 400" in said
+    assert "resumed at 400 env steps" in said
+    assert metrics(old.folder).startswith(before)
+    assert [newest_checkpoint(member.folder) for member in (old, new)] == [800, 800]
 
 
 def test_a_signal_stops_all_and_the_same_call_goes_on(straight, tmp_path):
@@ -323,34 +369,30 @@ def test_a_signal_stops_all_and_the_same_call_goes_on(straight, tmp_path):
 # Groups
 
 
-def folders(tmp_path, saved_at, begun=()):
+def folders(tmp_path, saved_at):
     """Members with checkpoints at these steps, as far as their names go."""
     members = crowd(tmp_path, [{}] * len(saved_at))
     for member, steps in zip(members, saved_at, strict=True):
         for step in steps:
             (member.folder / "checkpoints" / f"{step:012d}").mkdir(parents=True)
-        if steps or member.name in begun:
-            member.folder.mkdir(exist_ok=True)
-            (member.folder / "config.json").write_text("")
     return members
 
 
 @pytest.mark.parametrize(
-    ("saved_at", "begun", "groups"),
+    ("saved_at", "groups"),
     [
-        ([[], [], []], (), ["012"]),
-        ([[8, 16], [8, 16], [8, 16]], (), ["012"]),
-        ([[8, 16], [16, 24], [8, 16]], (), ["012"]),  # killed while the last was written
-        ([[8, 16], [24, 32], [8, 16]], (), ["02", "1"]),
-        ([[8, 16], [], [8, 16]], (), ["1", "02"]),  # a new run beside old ones
-        ([[8], [], [8]], ("run1",), ["012"]),  # killed while the first was written
-        ([[8], [], [8]], (), ["1", "02"]),
-        ([[8, 16], [], []], ("run1",), ["12", "0"]),
-        ([[8], [16], [24]], (), ["0", "1", "2"]),
+        ([[], [], []], ["012"]),
+        ([[8, 16], [8, 16], [8, 16]], ["012"]),
+        ([[8, 16], [16, 24], [8, 16]], ["02", "1"]),
+        ([[8, 16], [24, 32], [8, 16]], ["02", "1"]),
+        ([[8, 16], [], [8, 16]], ["1", "02"]),
+        ([[8], [], [8]], ["1", "02"]),
+        ([[8], [16], [24]], ["0", "1", "2"]),
     ],
 )
-def test_runs_go_on_together_from_a_step_that_all_have(tmp_path, saved_at, begun, groups):
-    found = by_step(folders(tmp_path, saved_at, begun))
+def test_runs_at_one_step_go_on_together_and_each_from_its_own(tmp_path, saved_at, groups):
+    members = folders(tmp_path, saved_at)
+    found = by_step({member.folder: newest(member) for member in members}, members)
     assert ["".join(member.name[-1] for member in group) for group in found] == groups
 
 
@@ -380,8 +422,7 @@ def test_what_does_not_fit_at_once_is_trained_in_turn(tmp_path, monkeypatch, cap
         return found
 
     monkeypatch.setattr(_plan, "fit", small)
-    quick = {"replay": {"train_ratio": 0.001}, "eval": {"every": 0}, "env_steps": 400}
-    results = train_all(crowd(tmp_path, **quick), task=Pole)
+    results = train_all(crowd(tmp_path, **QUICK), task=Pole)
     assert asked == [[2, 1]]
     assert [(r.env_steps, r.finished) for r in results] == [(400, True)] * 3
     assert "3 runs do not fit at once: groups of 2, 1, in turn" in capsys.readouterr().out

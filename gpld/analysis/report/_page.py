@@ -1,7 +1,6 @@
 import base64
 import html
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
@@ -14,6 +13,7 @@ import pandas as pd
 import gpld
 from gpld.analysis.curves import Curve, Curves, task_curve
 from gpld.analysis.tables import Table
+from gpld.files import read_bytes, write_text
 from gpld.training.curve import colours
 
 MOST_RUNS = 500
@@ -87,9 +87,7 @@ class Page:
 def write(page: Page, path: Path) -> Path:
     """Write a page, in one move."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(render(page), encoding="utf-8")
-    partial.replace(path)
+    write_text(path, render(page))
     return path
 
 
@@ -235,7 +233,7 @@ def _film(film: Film) -> str:
 
 def _inlined(path: Path) -> str:
     kind = {".png": "image/png", ".gif": "image/gif", ".mp4": "video/mp4"}[path.suffix]
-    return f"data:{kind};base64,{base64.b64encode(path.read_bytes()).decode()}"
+    return f"data:{kind};base64,{base64.b64encode(read_bytes(path)).decode()}"
 
 
 def _environment(values: Sequence[tuple[str, str]]) -> str:

@@ -1,10 +1,10 @@
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gpld import config as options
 from gpld.analysis.report._page import Film
+from gpld.files import is_file
 from gpld.training import provenance, saved
 
 
@@ -20,11 +20,11 @@ def configs_of(runs: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
 def films_of(title: str, run: Path) -> list[Film]:
     """Films and open-loop predictions in a run's folder: each PNG, and what plays under the same name."""
     found = []
-    stills = [*run.glob("film*.png"), *run.glob("open-loop*.png")]
+    stills = [path for name in ("film*.png", "open-loop*.png") for path in run.glob(name) if is_file(path)]
     for still in sorted(stills, key=lambda path: (len(path.stem), path.stem)):  # film-2 before film-10
         plays = (still.with_suffix(suffix) for suffix in (".mp4", ".gif"))
         words = title if still.stem == "film" else f"{title}, {still.stem.replace('-', ' ')}"
-        found.append(Film(words, still, next(filter(Path.exists, plays), None)))
+        found.append(Film(words, still, next(filter(is_file, plays), None)))
     return found
 
 
@@ -32,9 +32,7 @@ def environment_of(folders: Mapping[str, Path]) -> list[tuple[str, str]]:
     """Versions, devices and commands of all starts of some runs; each value with how many starts had it."""
     counts: dict[str, dict[str, int]] = {}
     for folder in folders.values():
-        path = folder / provenance.RUN
-        starts = json.loads(path.read_text())["starts"] if path.exists() else []
-        for start in starts:
+        for start in provenance.starts(folder):
             for name, value in _flat(start).items():
                 seen = counts.setdefault(name, {})
                 seen[value] = seen.get(value, 0) + 1

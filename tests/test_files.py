@@ -1,0 +1,108 @@
+"""Files of run folders: no link is followed, and nothing but files is opened."""
+
+import json
+import os
+
+import pytest
+
+from gpld import config as options
+from gpld import files
+from gpld.analysis.report import _runs
+from gpld.config import Config, ConfigError
+from gpld.files import DamagedFile
+from gpld.training import provenance
+from gpld.training._claim import claimed
+from gpld.training.logs import Logs
+from gpld.training.score import Score
+
+
+@pytest.fixture
+def secret(tmp_path):
+    path = tmp_path / "secret"
+    path.write_text("of somebody else")
+    yield path
+    assert path.read_text() == "of somebody else"
+
+
+@pytest.fixture
+def run(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    return folder
+
+
+def test_a_lock_that_is_a_link_is_refused(run, secret):
+    (run / ".lock").symlink_to(secret)
+    words = r"out: .*\.lock cannot be written \(it is a symbolic link"
+    with pytest.raises(ConfigError, match=words), claimed(Config("walker-walk"), run):
+        pass
+
+
+@pytest.mark.parametrize("name", ["checkpoints", "milestones"])
+def test_folders_that_are_links_are_refused(run, tmp_path, name):
+    (tmp_path / "other").mkdir()
+    (run / name).symlink_to(tmp_path / "other")
+    words = f"{name}: it is a symbolic link"
+    with pytest.raises(ConfigError, match=words), claimed(Config("walker-walk"), run):
+        pass
+
+
+def test_writing_replaces_a_link_and_what_lies_in_the_way(run, secret):
+    for name in ("evaluation.json", "evaluation.json.partial", f".evaluation.json.{os.getpid()}.partial"):
+        (run / name).symlink_to(secret)
+    path = Score("walker-walk", 1, 1, 0, [1.0]).write(run)
+    assert not path.is_symlink()
+    assert json.loads(path.read_text())["returns"] == [1.0]
+
+
+def test_what_was_not_written_whole_is_not_there(run):
+    with pytest.raises(ZeroDivisionError), files.in_one_move(run / "file") as unfinished:
+        unfinished.write_text("half" * (1 // 0))
+    assert list(run.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl", "metrics.undone.jsonl"])
+def test_metrics_are_not_written_through_a_link(run, secret, name):
+    if name == "metrics.undone.jsonl":
+        (run / "metrics.jsonl").write_text('{"env_steps": 8, "updates": 1}\n')
+    (run / name).symlink_to(secret)
+    with pytest.raises(OSError, match="it is a symbolic link"):
+        Logs(run, options.LogConfig(tensorboard=False), {})
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda run: options.load(run / "config.json"),
+        lambda run: provenance.starts(run),
+        lambda run: files.read_bytes(run / "film.png"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["link", "pipe", "folder"])
+def test_only_files_are_read(run, secret, read, kind):
+    for name in ("config.json", "run.json", "film.png"):
+        if kind == "link":
+            (run / name).symlink_to(secret)
+        elif kind == "pipe":
+            os.mkfifo(run / name)
+        else:
+            (run / name).mkdir()
+    words = {"link": "it is a symbolic link", "pipe": "it is no regular file", "folder": "Is a directory"}
+    with pytest.raises((OSError, ConfigError), match=words[kind]):
+        read(run)
+
+
+def test_a_film_that_is_a_link_is_not_in_the_report(run, secret):
+    (run / "film.png").symlink_to(secret)
+    assert _runs.films_of("run", run) == []
+    (run / "film-1.png").write_bytes(b"a picture")
+    (run / "film-1.mp4").symlink_to(secret)
+    (film,) = _runs.films_of("run", run)
+    assert film.playing is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"starts": 3}', '{"starts": [3]}', "[" * 100_000])
+def test_a_damaged_list_is_named(run, text):
+    (run / "run.json").write_text(text)
+    with pytest.raises(DamagedFile, match=r"run\.json: not a list of starts .* move it away to go on"):
+        provenance.starts(run)
