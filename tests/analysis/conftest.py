@@ -4,7 +4,6 @@ import shutil
 from functools import partial
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from gpld import agent, replay
@@ -38,7 +37,7 @@ def train_both(small_run, folder):
     config = base.agent
     shapes = jax.eval_shape(partial(agent.init, config, SPACES), jax.random.key(0))
     with Checkpoints(small_run / saved.CHECKPOINTS) as checkpoints:
-        state = checkpoints.restore({"agent": shapes}, part=True).arrays["agent"]
+        state = checkpoints.restore({"agent": shapes._replace(hyper=None)}, part=True).arrays["agent"]
     batch = rollouts.roll_out(Trained(folder, base, SPACES, state.model, 0, 0), episodes=2, steps=40)
 
     @jax.jit
@@ -47,9 +46,9 @@ def train_both(small_run, folder):
 
     empty = replay.init(SPACES, 1, 8, config.model.deter, config.model.stoch, "float32", "host")
     for name, weight in WEIGHTS.items():
-        learner = state._replace(hyper=state.hyper._replace(posterior=jnp.float32(weight)))
-        (folder / name).mkdir()
         changed = options.override(base, {"agent": {"penalty": {"posterior": weight}}})
+        learner = state._replace(hyper=agent.Hyper.of(changed.agent))
+        (folder / name).mkdir()
         options.save(changed, folder / name / saved.CONFIG)
         saved.write_spaces(folder / name, SPACES)
         with Checkpoints(folder / name / saved.CHECKPOINTS) as checkpoints:
