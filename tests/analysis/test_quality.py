@@ -137,7 +137,7 @@ def test_the_table_and_the_figure_show_the_last_checkpoints():
     assert table.loc[(5, "DreamerV3"), "latent"] == 10.5
     assert table.loc[(5, "GPLD-DreamerV3"), "observation"] == 200
     assert sorted(set(table.index.get_level_values("ahead"))) == [1, 5]
-    panels = {axis.get_title(): axis for axis in quality.draw(ROWS).axes}
+    panels = {axis.get_title("left"): axis for axis in quality.draw(ROWS).axes}
     assert list(panels) == [f"walker-walk: {name}" for name in quality.MEASURES]
     lines = {line.get_label(): line for line in panels["walker-walk: latent"].get_lines()}
     assert lines["DreamerV3"].get_ydata().tolist() == [2.5, 4.5, 10.5]

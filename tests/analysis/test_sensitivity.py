@@ -166,7 +166,7 @@ def test_milestones_are_measured_too(runs, tmp_path):
     assert set(kept["updates"]) == {50}
     np.testing.assert_array_equal(kept["kl"], checkpoint["kl"])  # the same model, whatever its step
     assert (kept["kl"].to_numpy() != last["kl"].to_numpy()).all()
-    panels = {axis.get_title(): axis for axis in sensitivity.draw(rows).axes}
+    panels = {axis.get_title("left"): axis for axis in sensitivity.draw(rows).axes}
     (line,) = panels["cartpole-balance: posterior"].get_lines()
     assert line.get_xdata().tolist() == [400, 800, 1600]
 
@@ -199,7 +199,7 @@ def test_the_table_compares_methods_at_their_last_checkpoints():
 def test_the_figure_draws_means_over_runs_by_env_steps():
     figure = sensitivity.draw(ROWS, maps=("posterior",))
     (axis,) = figure.axes
-    assert axis.get_title() == "walker-walk: posterior"
+    assert axis.get_title("left") == "walker-walk: posterior"
     lines = {line.get_label(): line for line in axis.get_lines()}
     assert lines["DreamerV3"].get_xdata().tolist() == [100, 200]
     assert lines["DreamerV3"].get_ydata().tolist() == [6.0, 18.0]
