@@ -28,6 +28,7 @@ DATA = ROOT / "results" / STUDY
 PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "figures"
 KEPT = ROOT / "results" / "README.md"
+README = ROOT / "README.md"
 DREAMER, GPLD = TITLES["dreamerv3"], TITLES["gpld"]
 COMMAND = "python scripts/results_page.py"
 PEER_STEPS = 200_000
@@ -218,12 +219,20 @@ def cost() -> str:
 
 def _overhead(name: str, *, runs: int) -> float:
     """Time of an update with probes over DreamerV3's, as measured with so many runs in one program."""
-    rows = json.loads((ROOT / "results" / f"{name}.json").read_text())["rows"]
+    return _update(name, runs=runs)["ratio"]
+
+
+def _update(name: str, *, runs: int) -> dict[str, float]:
+    """A measured update with probes."""
     return next(
-        row["ratio"]
-        for row in rows
+        row
+        for row in _measured(name)
         if row["runs"] == runs and row["variant"] == "probes" and row["rho"] == 0.5
     )
+
+
+def _measured(name: str) -> list[dict]:
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())["rows"]
 
 
 def others(found: Evidence) -> str:
@@ -318,6 +327,29 @@ def write_section(found: Evidence) -> str:
     )
 
 
+def write_numbers(found: Evidence) -> str:
+    """The three numbers of the README."""
+    gain = float(np.mean([found.gain(found.scores, task) for task in found.tasks]))
+    alone, eight = _update("update", runs=1), _update("update-e092d18", runs=8)
+    theirs = next(row["ms"] for row in _measured("update-reference") if row["method"] == GPLD)
+    so_far = f"{len(found.tasks)} of {len(found.study.tasks)} locomotion tasks so far"
+    ours, baseline = (found.normalised(found.scores, method) for method in (GPLD, DREAMER))
+    chance = statistics.probability_of_improvement(ours, baseline)
+    interval = _interval(statistics.improvement_interval(ours, baseline))
+    seeds = f"{len(found.study.seeds)} seeds each, {so_far}"
+    lines = [
+        f"**{gain:+.0%}** return over DreamerV3 on {_tasks(found.tasks)} at "
+        f"{found.env_steps // 1000}k env steps. A run of GPLD scores more than one of DreamerV3 with probability {chance:.2f} {interval} "
+        f"({seeds}: [results](docs/results.md)).",
+        f"**{theirs / alone['ms']:.1f} to {theirs / eight['ms']:.1f} times as fast** as the authors' code on "
+        f"one H200: {alone['ms']:.1f} ms an update alone and {eight['ms']:.1f} ms in eight runs of one program, "
+        f"where theirs takes {theirs:.1f} ms ([performance](docs/performance.md)).",
+        f"**{eight['ratio'] - 1:.1%}** is what the penalty adds to an update: it has a "
+        "[closed form](docs/penalty.md#the-closed-form).",
+    ]
+    return "".join(f"- {line}\n" for line in lines)
+
+
 def draw(found: Evidence) -> list[Path]:
     """Save the figures of the pages."""
     source = f"data: results/{STUDY}; command: {COMMAND}"
@@ -352,14 +384,18 @@ def _tasks(names: Sequence[str]) -> str:
 
 def pages(found: Evidence) -> dict[Path, str]:
     """Every page that has numbers of the study, as it should be."""
-    begin, end = f"<!-- {STUDY} -->", f"<!-- end of {STUDY} -->"
-    kept = re.sub(
-        f"{re.escape(begin)}.*?{re.escape(end)}",
-        lambda _: f"{begin}\n{write_section(found)}{end}",
-        KEPT.read_text(),
-        flags=re.S,
-    )
-    return {PAGE: write_page(found), KEPT: kept}
+    return {
+        PAGE: write_page(found),
+        KEPT: _with_section(KEPT, STUDY, write_section(found)),
+        README: _with_section(README, "in short", write_numbers(found)),
+    }
+
+
+def _with_section(page: Path, name: str, text: str) -> str:
+    """A page with what stands between its marks of this name replaced."""
+    begin, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    pattern = f"{re.escape(begin)}.*?{re.escape(end)}"
+    return re.sub(pattern, lambda _: f"{begin}\n{text}{end}", page.read_text(), flags=re.S)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
