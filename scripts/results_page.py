@@ -299,8 +299,8 @@ def protocol(found: Evidence) -> str:
         f"`gpld study run {STUDY}`: the paper's configuration as printed ([method](method.md)), the 12M "
         f"agent, bfloat16, all eight runs of a task in one program. Evaluations are every {every:,} "
         "agent steps, the mean of 3 whole episodes, not smoothed; scores are 20 episodes of the last "
-        "model. No run is left out. (walker-run was made by a script that did the same, "
-        "`scripts/train_task.py` at its commit.)"
+        "model. No run is left out. (walker-run was made by a script of its commit that did "
+        "the same.)"
     )
     where = (
         f"All rows are in the repository's folder `results/{STUDY}` as CSV. `gpld study table {STUDY}`, "
@@ -339,11 +339,11 @@ def write_numbers(found: Evidence) -> str:
     seeds = f"{len(found.study.seeds)} seeds each, {so_far}"
     lines = [
         f"**{gain:+.0%}** return over DreamerV3 on {_tasks(found.tasks)} at "
-        f"{found.env_steps // 1000}k env steps. A run of GPLD scores more than one of DreamerV3 with probability {chance:.2f} {interval} "
-        f"({seeds}: [results](docs/results.md)).",
+        f"{found.env_steps // 1000}k env steps. A run of GPLD scores more than one of DreamerV3 with "
+        f"probability {chance:.2f} {interval} ({seeds}: [results](docs/results.md)).",
         f"**{theirs / alone['ms']:.1f} to {theirs / eight['ms']:.1f} times as fast** as the authors' code on "
-        f"one H200: {alone['ms']:.1f} ms an update alone and {eight['ms']:.1f} ms in eight runs of one program, "
-        f"where theirs takes {theirs:.1f} ms ([performance](docs/performance.md)).",
+        f"one H200: {alone['ms']:.1f} ms an update alone and {eight['ms']:.1f} ms in eight runs of one "
+        f"program, where theirs takes {theirs:.1f} ms ([performance](docs/performance.md)).",
         f"**{eight['ratio'] - 1:.1%}** is what the penalty adds to an update: it has a "
         "[closed form](docs/penalty.md#the-closed-form).",
     ]
