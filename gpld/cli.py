@@ -19,8 +19,20 @@ import tyro
 
 import gpld
 from gpld import population
-from gpld.config import PRESETS, Config, ConfigError, Preset, suggestion, validate, with_presets
+from gpld.config import (
+    PRESETS,
+    Config,
+    ConfigError,
+    Preset,
+    check_numbers,
+    suggestion,
+    validate,
+    with_presets,
+)
 from gpld.population import METHODS, Member, Method, method_of
+
+MOST_RUNS = 4096
+"""Runs of one command."""
 
 DEVICES = ("cpu", "gpu")
 """Presets that fit a device; without one of them, that of JAX's device is taken."""
@@ -104,8 +116,8 @@ class TrainOptions(RunOptions):
         for word in self.seeds:
             found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", word)
             first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-            if last < first:
-                allowed = "numbers, or ranges such as 0..4"
+            if not 0 <= last - first < MOST_RUNS:
+                allowed = f"numbers, or ranges such as 0..4 of at most {MOST_RUNS}"
                 raise ConfigError(f"seeds: {word!r} is not allowed; it must be {allowed}")
             seeds += range(first, last + 1)
         return seeds
@@ -144,8 +156,7 @@ def parse_train(arguments: Sequence[str], beneath: Sequence[str] = ()) -> TrainO
     """
     what = "\n".join([str(train.__doc__), *_listed("Methods", METHODS)])
     options = _parse_run(TrainOptions, "train", what, arguments, beneath, task="")
-    if options.devices < 0:
-        raise ConfigError(f"devices: {options.devices} is not allowed; it must be at least 0")
+    check_numbers(options, "devices")
     if options.distributed and not 0 <= options.distributed[1] < options.distributed[2]:
         raise ConfigError(f"distributed: {options.distributed!r} is not allowed; INDEX must be in [0, COUNT)")
     if options.distributed and not re.fullmatch(r".+:\d+", options.distributed[0]):
@@ -204,8 +215,7 @@ def parse_profile(arguments: Sequence[str], beneath: Sequence[str] = ()) -> Prof
     options = _parse_run(
         ProfileOptions, "profile", str(profile.__doc__), arguments, beneath, task="walker-walk"
     )
-    if options.updates < 1:
-        raise ConfigError(f"updates: {options.updates} is not allowed; it must be at least 1")
+    check_numbers(options, "updates")
     return options
 
 
@@ -347,9 +357,10 @@ def _is_told(error: Exception) -> bool:
     if isinstance(error, OSError):
         return error.filename is not None
     from gpld.envs import EnvironmentFailure
+    from gpld.files import DamagedFile
     from gpld.training import CheckpointError, TrainingStopped
 
-    return isinstance(error, (EnvironmentFailure, CheckpointError, TrainingStopped))
+    return isinstance(error, (EnvironmentFailure, CheckpointError, DamagedFile, TrainingStopped))
 
 
 def _print(renderable: object) -> None:

@@ -14,6 +14,9 @@ from gpld.config import Config, ConfigError
 from gpld.penalty import sampled_count
 from gpld.types import Spaces
 
+ENVIRONMENT = 14 * 2**20
+"""Bytes of an environment: most of what tasks of the suite took on EnvPool and on dm_control."""
+
 
 @dataclass(frozen=True)
 class MemoryEstimate:
@@ -29,6 +32,8 @@ class MemoryEstimate:
     """Everything else that lives during an update; a rough figure."""
     replay: int
     """The replay, on the device or in host memory."""
+    evaluation: int = 0
+    """Environments of an evaluation, in host memory; a rough figure."""
 
     @property
     def training(self) -> int:
@@ -37,7 +42,7 @@ class MemoryEstimate:
 
     def __str__(self) -> str:
         parts = [(field.name, getattr(self, field.name)) for field in fields(self)]
-        rows = [*parts, ("total", self.training + self.replay)]
+        rows = [*parts, ("total", self.training + self.replay + self.evaluation)]
         return "\n".join(f"{name:12} {_size(count):>10}" for name, count in rows)
 
 
@@ -53,7 +58,17 @@ def memory_estimate(config: Config, spaces: Spaces) -> MemoryEstimate:
         + _image_activations(config, spaces)
         + _product_activations(config, state.model.world.dynamics),
         replay=_nbytes(jax.eval_shape(partial(replay.for_run, config, spaces))),
+        evaluation=ENVIRONMENT * config.eval.episodes if config.eval.every else 0,
     )
+
+
+def check_evaluation(episodes: int, host_bytes: int, name: str = "episodes") -> None:
+    """A `ConfigError` if so many environments do not fit into `host_bytes`, which are free."""
+    if (need := ENVIRONMENT * episodes) > host_bytes:
+        raise ConfigError(
+            f"{name}: {episodes} is not allowed here; so many environments need about {_size(need)}, but the "
+            f"host has {_size(host_bytes)} free: at most {host_bytes // ENVIRONMENT}"
+        )
 
 
 class Fit(NamedTuple):
@@ -75,6 +90,8 @@ def fit(
     are the same memory. Replays go to host memory only if the device has no room for that of a single run.
     """
     training, memory, asked = estimate.training, estimate.replay, config.replay.storage
+    if estimate.evaluation:
+        check_evaluation(config.eval.episodes, host_bytes, "eval.episodes")
     if training > device_bytes:
         raise ConfigError(
             f"agent.model: an update needs {_size(training)}, but the device has {_size(device_bytes)} free; "

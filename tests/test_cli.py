@@ -169,14 +169,20 @@ def test_several_runs_are_beside_each_other_in_the_folder_named():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("--seeds 0-4", "seeds: '0-4' is not allowed; it must be numbers, or ranges such as 0..4"),
-        ("--seeds 4..0", "seeds: '4..0' is not allowed; it must be numbers, or ranges such as 0..4"),
+        (
+            "--seeds 0-4",
+            "seeds: '0-4' is not allowed; it must be numbers, or ranges such as 0..4 of at most 4096",
+        ),
+        (
+            "--seeds 4..0",
+            "seeds: '4..0' is not allowed; it must be numbers, or ranges such as 0..4 of at most 4096",
+        ),
         ("--seeds 0..4 2", "seeds: 2 is named twice"),
         ("--seeds 1 --seed 2", "seed: 2 is not allowed beside seeds; name it among them"),
         ("--seeds 5000000000", "seed: 5000000000 is not allowed; it must be in [0, 4294967295]"),
-        ("--method GPLD", "method: 'GPLD' is not a method; allowed are gpld, gpld-launched, dreamerv3"),
+        ("--method GPLD", "method: 'GPLD' is not a method; allowed are gpld, dreamerv3, gpld-launched"),
         ("--method both gpld", "method: gpld is named twice"),
-        ("--devices -1", "devices: -1 is not allowed; it must be at least 0"),
+        ("--devices -1", "devices: -1 is not allowed; it must be at least 0 and at most 65536"),
         (
             "--distributed host:1 2 2",
             "distributed: ('host:1', 2, 2) is not allowed; INDEX must be in [0, COUNT)",
@@ -508,8 +514,8 @@ def test_eval_prints_and_writes_the_returns(small_run, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["RUN", "--episodes", "0"], "episodes: 0 is not allowed; it must be at least 1"),
-        (["RUN", "--seed", "-1"], "seed: -1 is not allowed; it must be at least 0"),
+        (["RUN", "--episodes", "0"], "episodes: 0 is not allowed; it must be at least 1 and at most 10000"),
+        (["RUN", "--seed", "-1"], "seed: -1 is not allowed; it must be in [0, 4294967295]"),
         (["nowhere"], "run: 'nowhere' is not the folder of a run (it has no config.json)"),
     ],
 )
@@ -549,8 +555,8 @@ def test_profile_shows_tables_and_where_the_trace_is(monkeypatch, capsys, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--updates", "0"], "updates: 0 is not allowed; it must be at least 1"),
-        (["--replay.batch", "0"], "replay.batch: 0 is not allowed; it must be at least 1"),
+        (["--updates", "0"], "updates: 0 is not allowed; it must be at least 1 and at most 1000000"),
+        (["--replay.batch", "0"], "replay.batch: 0 is not allowed; it must be at least 1 and at most 65536"),
     ],
 )
 def test_mistakes_in_profiling(capsys, arguments, message):

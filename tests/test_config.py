@@ -1,11 +1,13 @@
 import dataclasses
 import json
+import math
 import subprocess
 import sys
 from fractions import Fraction
 from itertools import pairwise
 from typing import Literal, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ from gpld.config import (
     validate,
     with_presets,
 )
-from gpld.config._validation import AGENT_RANGES, RUN_RANGES
+from gpld.config._validation import AGENT_RANGES, COMMAND_RANGES, RUN_RANGES
 
 BASE = Config(task="walker-walk")
 
@@ -226,6 +228,49 @@ def test_the_default_is_valid():
 def test_every_number_has_a_range():
     numbers = {path for path, value in flat(BASE).items() if type(value) in (int, float)}
     assert numbers == set(RUN_RANGES) | {f"agent.{path}" for path in AGENT_RANGES}
+
+
+WHOLE = {
+    int: st.integers() | st.integers(-(10**40), 10**40) | st.sampled_from([0, 1, 10**31, 2**31, -1, 10**400]),
+    float: st.floats() | st.sampled_from([5e-324, -5e-324, 1e-310, 1e31, 1e300, float("inf"), float("nan")]),
+}
+
+
+@pytest.mark.parametrize("path", sorted(RUN_RANGES | {f"agent.{name}": 0 for name in AGENT_RANGES}))
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_every_number_is_taken_or_refused_by_name_with_its_bound(path, data):
+    kind = type(flat(BASE)[path])
+    value = data.draw(WHOLE[kind])
+    allowed = (RUN_RANGES | {f"agent.{name}": each for name, each in AGENT_RANGES.items()})[path]
+    try:
+        validate(override(BASE, nested(path, value)))
+    except ConfigError as error:
+        message = str(error)
+        assert "is not allowed; it must be" in message
+        if value not in allowed:
+            assert message.startswith(f"{path}: {value!r} ")
+            assert str(allowed.high) in message
+        assert "\n" not in message
+    else:
+        assert value in allowed
+        assert np.isfinite(np.float32(value))
+        # What is above 0 or below 1 stays so in the precision that is computed in.
+        assert not allowed.above or np.float32(value) > 0
+        assert not allowed.below or np.float32(value) < 1
+
+
+def test_every_number_has_an_upper_bound():
+    for allowed in [*RUN_RANGES.values(), *AGENT_RANGES.values(), *COMMAND_RANGES.values()]:
+        assert math.isfinite(allowed.high)
+        for number in (math.inf, -math.inf, math.nan, 10**400, 1e39, -1):
+            assert number not in allowed
+
+
+def test_more_updates_than_can_be_counted_are_refused():
+    changes = {"env_steps": 2**31 - 1, "env": {"action_repeat": 1}, "replay": {"train_ratio": 1e6}}
+    with pytest.raises(ConfigError, match=r"replay\.train_ratio: 1000000\.0 .* at most 2147483647 updates"):
+        validate(override(BASE, changes))
 
 
 @pytest.mark.parametrize(

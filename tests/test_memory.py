@@ -88,10 +88,11 @@ def test_the_breakdown_is_readable():
         "gradients",
         "activations",
         "replay",
+        "evaluation",
         "total",
     ]
     assert lines[4].split()[1:] == ["4.00", "GiB"]
-    assert lines[5].split()[1:] == ["5.00", "GiB"]
+    assert lines[6].split()[1:] == ["5.00", "GiB"]
 
 
 @pytest.mark.parametrize(

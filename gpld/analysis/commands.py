@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
 
-from gpld.config import Config, ConfigError, with_presets
+from gpld.config import Config, check_numbers, with_presets
 
 if TYPE_CHECKING:
     import pandas
@@ -63,7 +63,7 @@ def quality(arguments: Sequence[str], description: str) -> int:
 def _run(kind: Measurement, arguments: Sequence[str], description: str) -> int:
     """Measure the runs that the arguments name, one after the other, and show what was found."""
     options = tyro.cli(Options, prog=f"gpld {kind.name}", description=description, args=list(arguments))
-    _check_least(options, episodes=1, steps=0, seed=0)
+    check_numbers(options, "episodes", "steps", "seed")
     import pandas
     from rich.console import Console
     from rich.progress import track
@@ -108,7 +108,7 @@ class CostOptions:
 def cost(arguments: Sequence[str], description: str) -> int:
     """`gpld cost`."""
     options = tyro.cli(CostOptions, prog="gpld cost", description=description, args=list(arguments))
-    _check_least(options, runs=1, updates=1, repeats=2)
+    check_numbers(options, "runs", "updates", "repeats")
     with_presets(Config("walker-walk"), options.preset)  # a wrong name is told before anything is loaded
     import jax
     from rich.console import Console
@@ -132,13 +132,6 @@ def cost(arguments: Sequence[str], description: str) -> int:
     print(render(table(rows, title="time of updates with and without the penalty"), "terminal"))
     console.print(*_save("cost", rows, rows, options.out), soft_wrap=True)
     return 0
-
-
-def _check_least(options: object, **least: int) -> None:
-    for name, smallest in least.items():
-        value = getattr(options, name)
-        if value < smallest:
-            raise ConfigError(f"{name}: {value} is not allowed; it must be at least {smallest}")
 
 
 def _save(

@@ -198,6 +198,8 @@ class EnvConfig:
     """Restarts of broken environments before the run stops; EnvPool's do not break."""
     timeout: float = 120.0
     """Seconds after which a step that has not returned counts as broken."""
+    pickle: bool = False
+    """Pickle states that are more than arrays; resuming then runs what is in them: only your own folders."""
 
 
 @dataclass(frozen=True)
@@ -228,6 +230,8 @@ class EvalConfig:
     """Agent steps between evaluations; 0 for none."""
     episodes: int = 3
     """Episodes of each evaluation; the mean return of all is reported."""
+    limit: int = 100_000
+    """Agent steps after which an episode that does not end is ended; its return so far counts."""
 
 
 @dataclass(frozen=True)

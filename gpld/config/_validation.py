@@ -1,6 +1,5 @@
 """What every option may be. Checked before anything is allocated."""
 
-import math
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -9,55 +8,72 @@ from gpld.config._options import AgentConfig, Config, ModelConfig, PenaltyConfig
 from gpld.config._tree import ConfigError, flat, suggestion
 from gpld.tasks import GYM_PREFIX, SUITE
 
+COUNTER = 2**31 - 1
+"""Steps and updates are counted in 32 bits."""
+
+TINY, HUGE, CLOSE = 1e-37, 3e38, 1e-7
+"""The least and the most that float32 holds, and what it can tell from 1: in round numbers."""
+
 
 @dataclass(frozen=True)
 class Range:
     """Allowed values of a number: from `low` to `high`, the ends included unless said."""
 
     low: int | float
-    high: int | float = math.inf
+    high: int | float
     above: bool = False
     """Whether `low` itself is excluded."""
     below: bool = False
     """Whether `high` itself is excluded."""
+    natural: bool = True
+    """Whether `high` follows from what the number means; else it is only more than anyone needs."""
 
     def __contains__(self, value: int | float) -> bool:
-        low = value > self.low if self.above else value >= self.low
-        high = value < self.high if self.below else value <= self.high
-        return low and high and math.isfinite(value)
+        low = self.low + (TINY if self.above else 0)
+        return low <= value <= self.high - (CLOSE if self.below else 0)
 
     def __str__(self) -> str:
-        if self.high == math.inf:
-            return f"{'above' if self.above else 'at least'} {self.low}"
+        if not self.natural:
+            return f"{'above' if self.above else 'at least'} {self.low} and at most {self.high}"
         return f"in {'(' if self.above else '['}{self.low}, {self.high}{')' if self.below else ']'}"
 
 
-_COUNT = Range(0)
-_SIZE = Range(1)
-_WEIGHT = Range(0)
-_POSITIVE = Range(0, above=True)
+def _upto(high: int | float, low: int | float = 1) -> Range:
+    return Range(low, high, natural=False)
+
+
+_COUNT = _upto(COUNTER, 0)
+_STEPS = _upto(COUNTER)
+_WIDTH = _upto(65_536)
+_LAYERS = _upto(64)
+_WEIGHT = _upto(HUGE, 0)
+_POSITIVE = Range(0, HUGE, above=True, natural=False)
+_MODERATE = Range(0, 1e6, above=True, natural=False)
 _SHARE = Range(0, 1)
 _FRACTION = Range(0, 1, above=True)
 _DECAY = Range(0, 1, below=True)
 _PERCENTILE = Range(0, 100)
 
+EPISODES = _upto(10_000)
+"""Episodes that are played side by side, each in an environment of its own."""
+
 AGENT_RANGES = {
-    "model.deter": _SIZE,
-    "model.hidden": _SIZE,
-    "model.stoch": _SIZE,
+    "model.deter": _WIDTH,
+    "model.hidden": _WIDTH,
+    "model.stoch": _WIDTH,
     "model.classes": Range(2, 256),  # z is stored as one byte per variable
-    "model.units": _SIZE,
-    "model.depth": _SIZE,
-    "model.blocks": _SIZE,
-    "model.prior_layers": _SIZE,
-    "model.posterior_layers": _SIZE,
-    "model.encoder_layers": _SIZE,
-    "model.decoder_layers": _SIZE,
-    "model.reward_layers": _SIZE,
-    "model.continue_layers": _SIZE,
-    "model.policy_layers": _SIZE,
-    "model.value_layers": _SIZE,
-    "model.bins": Range(3),
+    "model.units": _WIDTH,
+    "model.depth": _WIDTH,
+    "model.blocks": _WIDTH,
+    "model.prior_layers": _LAYERS,
+    "model.posterior_layers": _LAYERS,
+    "model.encoder_layers": _LAYERS,
+    "model.decoder_layers": _LAYERS,
+    "model.reward_layers": _LAYERS,
+    "model.continue_layers": _LAYERS,
+    "model.policy_layers": _LAYERS,
+    "model.value_layers": _LAYERS,
+    "model.bins": _upto(65_535, 3),
     "model.unimix": _DECAY,
     "loss.reconstruction": _WEIGHT,
     "loss.reward": _WEIGHT,
@@ -65,8 +81,8 @@ AGENT_RANGES = {
     "loss.dyn": _WEIGHT,
     "loss.rep": _WEIGHT,
     "loss.free_nats": _WEIGHT,
-    "behavior.horizon": _SIZE,
-    "behavior.discount_horizon": _SIZE,
+    "behavior.horizon": _upto(1000),
+    "behavior.discount_horizon": _STEPS,
     "behavior.trace": _SHARE,
     "behavior.entropy": _WEIGHT,
     "behavior.min_std": _POSITIVE,
@@ -89,40 +105,63 @@ AGENT_RANGES = {
     "penalty.posterior": _WEIGHT,
     "penalty.prior": _WEIGHT,
     "penalty.rho": _FRACTION,
-    "penalty.probes": _SIZE,
+    "penalty.probes": _upto(4096),
     "penalty.rows": _COUNT,
     "penalty.scale": _POSITIVE,
     "penalty.floor": _WEIGHT,
     "penalty.start": _COUNT,
-    "penalty.decay_steps": _SIZE,
-    "penalty.step_interval": _SIZE,
+    "penalty.decay_steps": _STEPS,
+    "penalty.step_interval": _STEPS,
     "penalty.step_factor": _FRACTION,
-    "unroll": _SIZE,
+    "unroll": _upto(1000),
 }
 
 RUN_RANGES = {
     "seed": Range(0, 2**32 - 1),
-    "env_steps": _SIZE,
-    "max_skipped": _SIZE,
-    "env.count": _SIZE,
-    "env.action_repeat": _SIZE,
-    "env.threads": _COUNT,
-    "env.processes": _COUNT,
+    "env_steps": _STEPS,
+    "max_skipped": _STEPS,
+    "env.count": _upto(4096),
+    "env.action_repeat": _upto(1000),
+    "env.threads": _upto(512, 0),
+    "env.processes": _upto(512, 0),
     "env.restarts": _COUNT,
-    "env.timeout": _POSITIVE,
-    "replay.capacity": _SIZE,
-    "replay.batch": _SIZE,
-    "replay.length": Range(2),
-    "replay.min_steps": _SIZE,
-    "replay.train_ratio": _POSITIVE,
+    "env.timeout": _MODERATE,
+    "replay.capacity": _STEPS,
+    "replay.batch": _upto(65_536),
+    "replay.length": _upto(65_536, 2),
+    "replay.min_steps": _STEPS,
+    "replay.train_ratio": _MODERATE,
     "eval.every": _COUNT,
-    "eval.episodes": _SIZE,
-    "checkpoint.minutes": _POSITIVE,
-    "checkpoint.keep": _SIZE,
+    "eval.episodes": EPISODES,
+    "eval.limit": _STEPS,
+    "checkpoint.minutes": _MODERATE,
+    "checkpoint.keep": _upto(1000),
     "checkpoint.milestones": _COUNT,
-    "log.every": _SIZE,
+    "log.every": _STEPS,
     "log.films": _COUNT,
 }
+
+COMMAND_RANGES = {
+    "episodes": EPISODES,
+    "steps": _COUNT,
+    "seed": Range(0, 2**32 - 1),
+    "seeds": _upto(10_000, 2),
+    "films": _upto(1000, 0),
+    "frames": _upto(10_000),
+    "limit": _COUNT,
+    "devices": _upto(65_536, 0),
+    "runs": _upto(4096),
+    "updates": _upto(1_000_000),
+    "repeats": _upto(10_000, 2),
+}
+"""Numbers that commands take beside a configuration, by their names."""
+
+
+def check_numbers(options: object, *names: str) -> None:
+    """Raise a `ConfigError` that names the first of a command's numbers with an impossible value."""
+    for name in names:
+        if (value := getattr(options, name)) not in COMMAND_RANGES[name]:
+            raise _refuse(name, value, str(COMMAND_RANGES[name]))
 
 
 def validate(config: Config | AgentConfig) -> None:
@@ -150,6 +189,9 @@ def _validate_run(config: Config) -> None:
     if replay.capacity < needed:
         reason = "replay.min_steps, and a sequence of each environment"
         raise _refuse("replay.capacity", replay.capacity, f"at least {needed}: {reason}")
+    if (updates := config.updates_at(config.agent_steps)) > COUNTER:
+        allowed = f"so low that there are at most {COUNTER} updates in env_steps, not {updates}"
+        raise _refuse("replay.train_ratio", replay.train_ratio, allowed)
     if int(config.agent.penalty.rho * replay.batch * replay.length) < 1:
         states = replay.batch * replay.length
         allowed = f"at least 1 / (replay.batch * replay.length) = {1 / states:g}, or no state is sampled"
@@ -186,8 +228,8 @@ def _check_penalty(penalty: PenaltyConfig, model: ModelConfig, prefix: str) -> N
             f"{prefix}custom", penalty.custom, "at least one (update, weight) pair for schedule = custom"
         )
     updates = [update for update, _ in penalty.custom]
-    if updates != sorted(set(updates)) or any(update < 0 for update in updates):
-        raise _refuse(f"{prefix}custom", penalty.custom, "pairs of increasing updates, from 0 on")
+    if updates != sorted(set(updates)) or any(update not in _COUNT for update in updates):
+        raise _refuse(f"{prefix}custom", penalty.custom, f"pairs of increasing updates, from 0 to {COUNTER}")
     if any(weight not in _WEIGHT for _, weight in penalty.custom):
         raise _refuse(f"{prefix}custom", penalty.custom, f"pairs whose weights are {_WEIGHT}")
 

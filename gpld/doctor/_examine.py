@@ -153,6 +153,10 @@ def _engines(envpool: _Result, dm_control: _Result) -> Iterator[Finding]:
 def _rendering(results: dict[str, _Result]) -> Iterator[Finding]:
     """One backend is enough to render, and none is needed to train from states."""
     works = [backend for backend, result in results.items() if result.ok]
+    asked = os.environ.get("MUJOCO_GL", "").lower()
+    if asked in results and asked not in works:
+        remedy = f"unset MUJOCO_GL{f', or set it to {works[0]}' if works else ''}"
+        yield Finding("rendering", f"MUJOCO_GL={asked} fails: {results[asked].text}", remedy)
     if works:
         unused = [f"{backend} fails" for backend in results if backend not in works]
         detail = f"{', '.join(works)} works" + (f" ({', '.join(unused)})" if unused else "")

@@ -1,6 +1,7 @@
 """What every vector environment is: a fixed number of streams, stepped together in the background."""
 
 import contextlib
+import logging
 import queue
 import threading
 from abc import ABC, abstractmethod
@@ -12,6 +13,8 @@ import numpy as np
 from jaxtyping import Bool, Float32, UInt8
 
 from gpld.types import Spaces
+
+log = logging.getLogger("gpld.envs")
 
 
 class Step(NamedTuple):
@@ -46,6 +49,10 @@ class Fault(NamedTuple):
 
 class EnvironmentFailure(RuntimeError):  # noqa: N818
     """An environment that cannot be used, or that broke more often than it may."""
+
+
+class NoDrawing(EnvironmentFailure):
+    """Images that cannot be drawn here, whichever environment draws them."""
 
 
 def stream_seed(
@@ -168,9 +175,15 @@ class VectorEnv(ABC):
     def restore(self, state: bytes) -> list[int]:
         """Go on from a saved state, in an environment made with the same arguments.
 
-        Returns the streams that could not be restored because their environment does not repeat itself;
-        they begin a new episode at the next step.
+        Returns the streams that could not be restored because their environment does not repeat itself, or
+        because the state cannot be read; they begin a new episode at the next step.
         """
+
+    def _begin_all(self, reason: Exception) -> list[int]:
+        """Let all streams begin a new episode, because a saved state cannot be used; all of them."""
+        log.warning("the saved state of the environments cannot be used: %s", reason)
+        self.reset()
+        return list(range(self.count))
 
     def render(self, stream: int, *, height: int = 240, width: int = 320) -> np.ndarray:
         """Picture `[height, width, 3]` (uint8) of a stream made with `render`; Gymnasium chooses the size."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpld.config import ConfigError
-from gpld.envs._base import ActionScale
+from gpld.envs._base import ActionScale, NoDrawing
 from gpld.envs._catalog import unknown
 from gpld.envs._stream import Observation, Stream
 from gpld.machine import GL_PACKAGES
@@ -36,6 +36,15 @@ def choose_renderer(drawing: bool) -> str | None:
     if headless and "MUJOCO_GL" not in os.environ:
         os.environ["MUJOCO_GL"] = next(renderers(), "off") if drawing else "off"
     return os.environ.get("MUJOCO_GL")
+
+
+def no_drawing(error: Exception) -> str:
+    """What a renderer's error means, in words."""
+    asked = os.environ.get("MUJOCO_GL", "")
+    return (
+        f"MUJOCO_GL={asked} does not draw here ({type(error).__name__}: {error}). Unset it to use what "
+        f"does, which `gpld doctor` names; Debian: `apt install {GL_PACKAGES}`"
+    )
 
 
 def pixel_spaces(actions: int) -> Spaces:
@@ -113,17 +122,23 @@ class DMControlStream(Stream):
     def restore(self, state: Any) -> bool:
         """Take up a saved state; what follows from positions and velocities is computed again."""
         physics, changed, task, self._env._step_count, self._env._reset_next_step = state
+        if any(array.shape != self._compiled[name].shape for name, array in changed.items()):
+            return False
         for name, array in self._model_arrays().items():
             array[...] = changed.get(name, self._compiled[name])
         mujoco, model, data = self._engine()
         mujoco.mj_setState(model, data, physics, mujoco.mjtState.mjSTATE_INTEGRATION)
         mujoco.mj_step1(model, data)  # the suite steps from here: it ends a step with this call
-        self._env.task.__dict__.update(task)
+        own = self._env.task.__dict__
+        own.update({name: value for name, value in task.items() if name in own})
         return True
 
     def render(self, height: int, width: int) -> np.ndarray:
         """Picture from the first camera."""
-        return self._env.physics.render(height, width, camera_id=0)
+        try:
+            return self._env.physics.render(height, width, camera_id=0)
+        except Exception as error:
+            raise NoDrawing(no_drawing(error)) from error
 
     def close(self) -> None:
         """Free the physics and what it draws with."""
@@ -177,4 +192,7 @@ class DMControlPixels(DMControlStream):
         return self._look(), total, terminated, truncated
 
     def _look(self) -> Observation:
-        return {"image": self._env.physics.render(PIXELS, PIXELS, camera_id=self._camera)}
+        try:
+            return {"image": self._env.physics.render(PIXELS, PIXELS, camera_id=self._camera)}
+        except Exception as error:  # of whatever kind: EGL, OSMesa and PyOpenGL have many
+            raise NoDrawing(no_drawing(error)) from error

@@ -1,11 +1,11 @@
 """EnvPool: many MuJoCo simulations of one task in C++ threads."""
 
-import pickle
 from collections.abc import Iterable
 from concurrent.futures import Future
 
 import numpy as np
 
+from gpld.envs import _states
 from gpld.envs._base import ActionScale, EnvironmentFailure, Step, VectorEnv, stream_seed
 from gpld.envs._catalog import FRAMES, in_catalog, spaces, unknown
 from gpld.envs._catalog import tasks as catalog
@@ -59,11 +59,17 @@ class EnvPoolEnv(VectorEnv):
         """Episodes begun, and the actions of those under way."""
         lengths = np.where(self._pending, 0, self._elapsed)  # nobody will ask for an ended episode
         actions = [self._actions[i, :n] for i, n in enumerate(lengths)]
-        return pickle.dumps((self._pending, self._episodes, actions, self._last))
+        state = {"pending": self._pending, "episodes": self._episodes, "actions": actions, "last": self._last}
+        return _states.dumps(state)
 
     def restore(self, state: bytes) -> list[int]:
         """Repeat what led to a saved state, in a new pool."""
-        pending, episodes, actions, last = pickle.loads(state)
+        try:
+            found = _states.loads(state)
+            pending, episodes = found["pending"], found["episodes"]
+            actions, last = found["actions"], found["last"]
+        except (_states.Unreadable, KeyError, TypeError) as reason:
+            return self._begin_all(reason)
         if len(pending) != self.count:
             raise ValueError(f"the saved state has {len(pending)} streams, this environment {self.count}")
         self._pool.close()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from gpld.config import ConfigError
 from gpld.envs._base import EnvironmentFailure, VectorEnv, Worker, stream_seed
 from gpld.envs._catalog import has_envpool, in_catalog, tasks
-from gpld.envs._dm_control import DMControlPixels, DMControlStream, choose_renderer, draws
+from gpld.envs._dm_control import DMControlPixels, DMControlStream, choose_renderer, draws, no_drawing
 from gpld.envs._process import Host, Hosts
 from gpld.envs._serial import SerialEnv
 from gpld.envs._stream import MakeStream, Stream
@@ -36,6 +36,7 @@ def make(
     check: bool = True,
     share: int = 1,
     hosts: Hosts | None = None,
+    pickles: bool = False,
 ) -> VectorEnv:
     """A vector environment of `count` streams.
 
@@ -47,7 +48,8 @@ def make(
     this one, more are others beside it (0: one a core for images, this one for states). `share` is how many
     such environments share the cores, and `hosts` keeps the processes for the next one. For environments
     written in Python, `timeout` (seconds) and `restart_limit` are as `SerialEnv` describes, and `check` tries
-    a Gymnasium environment for a few steps first, to tell mistakes in words.
+    a Gymnasium environment for a few steps first, to tell mistakes in words. `pickles` lets them save states
+    that are more than arrays and JSON, and run what such a state holds when it is restored.
     """
     _at_least(1, count=count, action_repeat=action_repeat, share=share)
     _at_least(0, seed=seed, threads=threads, processes=processes)
@@ -61,21 +63,45 @@ def make(
         own = {"count": count, "seed": seed, "action_repeat": action_repeat}
         return EnvPoolEnv(str(task), **own, threads=threads or own_cores, evaluation=evaluation)
     seeds = partial(stream_seed, seed, evaluation=evaluation)
-    watch = {"timeout": timeout, "restart_limit": restart_limit}
+    watch = {"timeout": timeout, "restart_limit": restart_limit, "pickles": pickles}
     if chosen == "gymnasium":
         make_stream = _of_gymnasium(task, seeds, render, timeout, check)
         return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **watch)
+    kept = {"hosts": hosts or Hosts(), "keep_hosts": hosts is not None}
+    workers = min(count, processes or (own_cores if pixels else 1))
+    drawing = {"render": render, "pixels": pixels}
+    try:
+        return _suite(str(task), seeds, count, action_repeat, workers, **drawing, **kept, **watch)
+    except (ConfigError, EnvironmentFailure):
+        raise
+    except Exception as error:  # of whatever kind: MuJoCo, dm_control and PyOpenGL have many
+        needs_gl = render or pixels or draws(str(task))
+        reason = no_drawing(error) if needs_gl else f"{type(error).__name__}: {error}"
+        raise EnvironmentFailure(f"{task} cannot be made here: {reason}") from error
+
+
+def _suite(
+    task: str,
+    seeds: Callable[..., int],
+    count: int,
+    action_repeat: int,
+    processes: int,
+    *,
+    render: bool,
+    pixels: bool,
+    hosts: Hosts,
+    **watch: Any,
+) -> VectorEnv:
+    """A task of dm_control's suite."""
     # Before there are processes that would all try.
-    choose_renderer(drawing=render or pixels or draws(str(task)))
-    processes = min(count, processes or (own_cores if pixels else 1))
-    taken = (hosts or Hosts()).take(processes if processes > 1 else 0)
-    stream = partial(DMControlStream, str(task), render=render)
+    choose_renderer(drawing=render or pixels or draws(task))
+    taken = hosts.take(processes if processes > 1 else 0)
+    stream = partial(DMControlStream, task, render=render)
     if pixels:
-        stream = partial(DMControlPixels, str(task), action_repeat=action_repeat)
+        stream = partial(DMControlPixels, task, action_repeat=action_repeat)
         action_repeat = 1  # of what is a step of theirs already
     make_stream = _of_suite(stream, seeds, taken)
-    kept = {"hosts": taken, "keep_hosts": hosts is not None}
-    return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **kept, **watch)
+    return SerialEnv(make_stream, count=count, action_repeat=action_repeat, hosts=taken, **watch)
 
 
 def _at_least(minimum: int, **options: int) -> None:

@@ -199,7 +199,8 @@ def _portable(error: Exception) -> Exception:
 def main() -> None:
     """Serve the process that started this one, and leave its ending to it."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a cluster sends it to every process of a job
-    importlib.import_module("dm_control.suite")  # here, where all processes do so at the same time
+    with suppress(Exception):  # here, where all processes do so at the same time; `make` says what is wrong
+        importlib.import_module("dm_control.suite")
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what an engine prints is no answer
     serve(sys.stdin.buffer, answers)

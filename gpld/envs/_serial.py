@@ -1,18 +1,21 @@
 """Environments written in Python, here or in other processes: watched, and restarted when they break."""
 
 import logging
-import pickle
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from gpld.envs._base import EnvironmentFailure, Fault, Step, VectorEnv, Worker
+from gpld.envs import _states
+from gpld.envs._base import EnvironmentFailure, Fault, NoDrawing, Step, VectorEnv, Worker
 from gpld.envs._process import Host, ProcessEnded
 from gpld.envs._stream import MakeStream, Observation, Stream
 
 log = logging.getLogger("gpld.envs")
+
+LARGEST = float(np.finfo(np.float32).max)
+"""Rewards are kept in float32."""
 
 
 class _Outcome(NamedTuple):
@@ -25,7 +28,7 @@ class _Outcome(NamedTuple):
 
 class _Broken(NamedTuple):
     reason: str
-    error: Exception | None = None
+    error: BaseException | None = None
 
     @property
     def counts(self) -> bool:
@@ -43,10 +46,6 @@ class _Sweep:
         self.results: list[_Outcome | _Broken] = []
         self.abandoned = False
         self.future: Future | None = None
-
-
-class _Lost:
-    """Stands for the state of a stream whose process had ended when it was to be saved."""
 
 
 class SerialEnv(VectorEnv):
@@ -74,6 +73,7 @@ class SerialEnv(VectorEnv):
         restart_limit: int = 10,
         hosts: Sequence[Host] = (),
         keep_hosts: bool = False,
+        pickles: bool = False,
     ):
         self._make_stream, self._hosts, self._keep_hosts = make_stream, hosts, keep_hosts
         self._streams: list[Stream | None] = [make_stream(i, 0) for i in range(count)]
@@ -81,11 +81,14 @@ class SerialEnv(VectorEnv):
         self._repeat = action_repeat
         self._timeout = timeout
         self._restart_limit = restart_limit
+        self._pickles = pickles
+        """Whether states that only pickle are saved, and unpickled when they are restored."""
         self._pending = np.ones(count, bool)
         self._restarts = np.zeros(count, np.int64)
         self._broken = 0
         """Faults that count towards the limit."""
         self._steps = 0
+        self._told = False
         self._last = {k: np.zeros((count, *shape), self.spaces.dtype(k)) for k, shape in self.spaces.obs}
 
     def reset(self, streams: Iterable[int] | None = None) -> None:
@@ -94,31 +97,53 @@ class SerialEnv(VectorEnv):
 
     def save(self) -> bytes:
         """The state of every stream."""
-        streams = [stream and self._state_of(stream) for stream in self._streams]
-        return pickle.dumps((self._pending, self._restarts, self._broken, self._steps, self._last, streams))
+        streams = [None if stream is None else self._state_of(stream) for stream in self._streams]
+        state = {
+            name: getattr(self, f"_{name}") for name in ("pending", "restarts", "broken", "steps", "last")
+        }
+        return _states.dumps(state | {"streams": streams})
 
-    def _state_of(self, stream: Stream) -> Any:
+    def _state_of(self, stream: Stream) -> bytes:
+        """A stream's state; nothing if it cannot be saved."""
         try:
-            return stream.save()
+            return _states.dumps(stream.save(), pickles=self._pickles)
         except ProcessEnded as ended:  # the next step reports it
             self._broken += ended.first
-            return _Lost()
+        except _states.OnlyPickles as reason:
+            if not self._told:
+                then = "it begins a new episode when the run is resumed, unless env.pickle is on"
+                log.warning("%s", f"the state of an environment cannot be saved ({reason}); {then}")
+            self._told = True
+        return b""
 
     def restore(self, state: bytes) -> list[int]:
         """Take up the state of every stream."""
-        pending, restarts, self._broken, self._steps, self._last, streams = pickle.loads(state)
+        try:
+            found = _states.loads(state)
+            pending, restarts, streams = found["pending"], found["restarts"], found["streams"]
+        except (_states.Unreadable, KeyError, TypeError) as reason:
+            return self._begin_all(reason)
         if len(pending) != self.count:
             raise ValueError(f"the saved state has {len(pending)} streams, this environment {self.count}")
+        self._broken, self._steps, self._last = found["broken"], found["steps"], found["last"]
         for i in np.flatnonzero(restarts != self._restarts).tolist():
             self._streams[i] = None if streams[i] is None else self._make_stream(i, int(restarts[i]))
         self._pending, self._restarts = pending, restarts
         failed = [
-            i
-            for i, stream in enumerate(self._streams)
-            if stream is not None and (isinstance(streams[i], _Lost) or not stream.restore(streams[i]))
+            i for i, stream in enumerate(self._streams) if stream and not self._took_up(stream, streams[i])
         ]
         self.reset(failed)
         return failed
+
+    def _took_up(self, stream: Stream, state: bytes | None) -> bool:
+        """Whether a stream goes on from a saved state."""
+        try:
+            return bool(state) and stream.restore(_states.loads(state, pickles=self._pickles))
+        except ProcessEnded:
+            raise
+        except Exception as error:  # of whatever kind: the state may be of another version of the engine
+            log.warning("the state of an environment cannot be used: %s", error)
+            return False
 
     def render(self, stream: int, *, height: int = 240, width: int = 320) -> np.ndarray:
         """Picture `[height, width, 3]` (uint8) of a stream."""
@@ -200,7 +225,7 @@ class SerialEnv(VectorEnv):
         for i in sweep.streams:
             try:
                 result = self._advance(i, sweep.action[i])
-            except Exception as error:
+            except BaseException as error:  # one that calls sys.exit does not end the run
                 result = _Broken(f"{type(error).__name__}: {error}", error)
             if sweep.abandoned:
                 return
@@ -215,9 +240,9 @@ class SerialEnv(VectorEnv):
         for _ in range(self._repeat):
             obs, reward, terminated, truncated = stream.frame(action)
             self._checked(obs)
-            if not np.isfinite(reward):
-                raise ValueError(f"reward is {reward}")
             total += reward
+            if not abs(total) <= LARGEST:
+                raise ValueError(f"reward is {reward}")
             if terminated or truncated:
                 break
         return _Outcome(stream, obs, total, terminated or truncated, terminated)
@@ -238,6 +263,8 @@ class SerialEnv(VectorEnv):
         self._streams[i] = None  # made anew by the worker, where a hang is seen too
         self._restarts[i] += 1
         self._broken += broken.counts
+        if isinstance(broken.error, NoDrawing):  # a new instance would draw no better
+            raise broken.error
         if self._broken > self._restart_limit:
             raise EnvironmentFailure(
                 f"environment failed {self._broken} times, more than the {self._restart_limit} restarts "

@@ -26,7 +26,7 @@ class Stream(ABC):
 
     @abstractmethod
     def save(self) -> Any:
-        """The state as an object that can be pickled."""
+        """The state: arrays and what JSON knows, or, where `env.pickle` is on, anything that pickles."""
 
     @abstractmethod
     def restore(self, state: Any) -> bool:

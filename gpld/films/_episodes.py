@@ -83,6 +83,8 @@ def in_own_process(what: str, arguments: Sequence[object], task: str, timeout: f
 
 def _explain(errors: str, task: str) -> str:
     reason = (errors.strip().splitlines() or ["the process that draws was killed"])[-1]
+    if reason.startswith("gpld.envs."):  # told in words already, behind the name of its class
+        return reason.partition(": ")[2]
     if task.startswith(GYM_PREFIX) or reason.startswith("gpld."):
         return reason
     return f"{reason}. MuJoCo draws with EGL or OSMesa; Debian: `apt install {machine.GL_PACKAGES}`"

@@ -8,7 +8,7 @@ from typing import Annotated
 import pandas
 import tyro
 
-from gpld.config import ConfigError
+from gpld.config import check_numbers
 from gpld.theory._figures import FIGURES, chosen, save
 
 
@@ -29,8 +29,7 @@ class Options:
 def run(arguments: Sequence[str], description: str) -> int:
     """Draw what the arguments ask for."""
     options = tyro.cli(Options, prog="gpld theory", description=description, args=list(arguments))
-    if options.seeds < 2:
-        raise ConfigError(f"seeds: {options.seeds} is not allowed; an interval needs at least 2")
+    check_numbers(options, "seeds")
     from rich.console import Console
     from rich.progress import track
 

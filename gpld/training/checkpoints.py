@@ -238,7 +238,8 @@ class Checkpoints:
         chunks = [path for path in self._chunks.glob("*.npy") if path.name not in used]
         chunks = [path for path in chunks if _begins_at(path) >= newest.end]
         for path in [*map(self._path, later), *chunks]:
-            _log.warning("%s is set aside: %s", path, _files.set_aside(path, self.folder))
+            told = f"{path} is set aside: {_files.set_aside(path, self.folder)}"
+            _log.warning("%s", told)
 
     def _tidy(self) -> None:
         """Remove what no kept checkpoint needs: older ones, and what crashes left behind."""

@@ -1,5 +1,6 @@
 """Playing episodes with trained models, without touching anything that training uses."""
 
+import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -17,6 +18,8 @@ from gpld.pictures import Picture, coloured
 from gpld.training._devices import each_run, filled, place
 from gpld.training._program import RunKeys, fold_in
 
+log = logging.getLogger(__name__)
+
 Task = Callable[[], Any]
 """Makes a Gymnasium environment of the user's own."""
 
@@ -29,14 +32,17 @@ def evaluate(
     number: int,
     key: PRNGKeyArray,
     task: Task | None = None,
+    watch: Callable[[Step], None] = lambda step: None,
 ) -> list[float]:
     """Returns of `episodes` episodes, played side by side in environments made for it.
 
     `number` tells evaluations of one run apart: the same one starts from the same states. `task` is a
-    factory, as `train` takes it.
+    factory, as `train` takes it; `watch(step)` is called after each step, whose arrays are
+    `[1, episodes, ...]`. What it raises ends the evaluation.
     """
     model, keys = jax.tree.map(lambda x: x[None], (model, key))
-    return evaluate_all([config], model, episodes=episodes, number=number, keys=keys, task=task)[0]
+    given = {"episodes": episodes, "number": number, "keys": keys}
+    return evaluate_all([config], model, **given, task=task, watch=watch)[0]
 
 
 def evaluate_all(
@@ -62,7 +68,7 @@ def evaluate_all(
         for config, own in zip(configs, kept, strict=True)
     ]
     with Fleet(runs) as fleet:
-        return _play(configs[0].agent, model, fleet, keys, watch, mesh)
+        return _play(configs[0].agent, model, fleet, keys, watch, mesh, configs[0].eval.limit)
 
 
 class Recording:
@@ -114,6 +120,7 @@ def make(
         check=check,
         share=share,
         hosts=hosts,
+        pickles=config.env.pickle,
     )
 
 
@@ -141,15 +148,16 @@ def _play(
     keys: RunKeys,
     watch: Callable[[Step], None] = lambda step: None,
     mesh: Mesh | None = None,
+    limit: int | None = None,
 ) -> list[list[float]]:
-    """Returns of the first episode of every stream of every run."""
+    """Returns of the first episode of every stream of every run, up to `limit` agent steps of it."""
     shape = (len(fleet.runs), fleet.count)
     blank = agent.init_carry(config, fleet.spaces, fleet.count)
     carry = jax.tree.map(lambda x: np.broadcast_to(x, (shape[0], *x.shape)), blank)
     carry = place(filled(carry, mesh), mesh)
     action = np.zeros((*shape, fleet.spaces.actions), np.float32)
     returns, done, index = np.zeros(shape), np.zeros(shape, bool), 0
-    while not done.all():
+    while not done.all() and index != limit:
         step = fleet.step(action)
         returns += np.where(done, 0, step.reward)
         done |= step.is_last
@@ -157,6 +165,9 @@ def _play(
         carry = _act(config, mesh, model, carry, filled(step, mesh), keys, np.int32(index))
         action = np.asarray(carry.action)[: len(fleet.runs)]
         index += 1
+    if not done.all():
+        words = "%d of %d episodes did not end in %d agent steps (eval.limit): their returns so far count"
+        log.warning(words, (~done).sum(), done.size, index)
     return returns.tolist()
 
 

@@ -1,7 +1,7 @@
 """How well the agent of a run folder does: episodes played with it, and the file that keeps their returns."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from rich.table import Column, Table
 
+from gpld import files
+from gpld.envs import Step
 from gpld.training._program import stack
 from gpld.training.evaluation import evaluate_all
 from gpld.training.provenance import provenance
@@ -45,22 +47,31 @@ class Score(NamedTuple):
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / EVALUATION
         values = {**self._asdict(), "mean": self.mean, "std": self.std, "provenance": provenance()}
-        unfinished = path.with_name(path.name + ".partial")
-        unfinished.write_text(json.dumps(values, indent=2) + "\n")
-        unfinished.replace(path)
+        files.write_text(path, json.dumps(values, indent=2) + "\n")
         return path
 
 
-def score(trained: Trained, *, episodes: int, seed: int = 0) -> Score:
-    """Play episodes with an agent. `seed` decides where they begin, and what is random in the actions."""
-    return score_all([trained], episodes=episodes, seed=seed)[0]
+def score(
+    trained: Trained, *, episodes: int, seed: int = 0, watch: Callable[[Step], None] = lambda step: None
+) -> Score:
+    """Play episodes with an agent. `seed` decides where they begin, and what is random in the actions.
+
+    `watch(step)` is called after each step, whose arrays are `[1, episodes, ...]`.
+    """
+    return score_all([trained], episodes=episodes, seed=seed, watch=watch)[0]
 
 
-def score_all(trained: Sequence[Trained], *, episodes: int, seed: int = 0) -> list[Score]:
-    """`score` of agents that differ in `population.PER_RUN` alone, in one program."""
+def score_all(
+    trained: Sequence[Trained],
+    *,
+    episodes: int,
+    seed: int = 0,
+    watch: Callable[[Step], None] = lambda step: None,
+) -> list[Score]:
+    """`score` of R agents that differ in `population.PER_RUN` alone, in one program."""
     configs, model = [one.config for one in trained], stack([one.model for one in trained])
     keys = jnp.stack([jax.random.key(seed)] * len(trained))
-    returns = evaluate_all(configs, model, episodes=episodes, number=seed, keys=keys)
+    returns = evaluate_all(configs, model, episodes=episodes, number=seed, keys=keys, watch=watch)
     return [
         Score(one.config.task, one.env_steps, one.updates, seed, own)
         for one, own in zip(trained, returns, strict=True)

@@ -229,7 +229,7 @@ def test_the_command_writes_rows_figure_and_table(runs, tmp_path, capsys, monkey
     ("arguments", "message"),
     [
         (["{}/nothing"], "run: '{}/nothing' is not the folder of a run, nor one that holds runs"),
-        (["{}", "--episodes", "0"], "episodes: 0 is not allowed; it must be at least 1"),
+        (["{}", "--episodes", "0"], "episodes: 0 is not allowed; it must be at least 1 and at most 10000"),
     ],
 )
 def test_mistakes_are_told(arguments, message, tmp_path, capsys):

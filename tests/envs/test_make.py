@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from gpld.envs import choose, make, tasks, tasks_table
+from gpld.envs import EnvironmentFailure, choose, make, tasks, tasks_table
 from gpld.envs._base import ActionScale, stream_seed
 from gpld.tasks import DMC
 from tests.envs.custom import Counter
@@ -107,7 +107,7 @@ def test_backends_are_chosen_by_machine_and_task(monkeypatch: pytest.MonkeyPatch
 )
 def test_images_have_a_process_and_envpool_a_thread_a_core(monkeypatch, options, processes, threads):
     def stop(*_, hosts=(), threads=0, **__):
-        raise RuntimeError(len(hosts), threads)
+        raise EnvironmentFailure(len(hosts), threads)
 
     def made(**how):
         with pytest.raises(RuntimeError) as asked:

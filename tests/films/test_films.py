@@ -276,8 +276,8 @@ def test_eval_goes_on_without_a_film(small_run, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (["--films", "-1"], "films: -1 is not allowed; it must be at least 0"),
-        (["--frames", "0"], "frames: 0 is not allowed; it must be at least 1"),
+        (["--films", "-1"], "films: -1 is not allowed; it must be at least 0 and at most 1000"),
+        (["--frames", "0"], "frames: 0 is not allowed; it must be at least 1 and at most 10000"),
     ],
 )
 def test_mistakes(small_run, capsys, flags, message):

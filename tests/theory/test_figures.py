@@ -55,7 +55,7 @@ def test_data_and_lambda_draw_every_mean_that_they_tabulate():
     ("arguments", "message"),
     [
         (["limit"], "figure: 'limit' is not one; there are estimate, data, lambda, limits"),
-        (["data", "--seeds", "1"], "seeds: 1 is not allowed; an interval needs at least 2"),
+        (["data", "--seeds", "1"], "seeds: 1 is not allowed; it must be at least 2 and at most 10000"),
     ],
 )
 def test_mistakes_are_told(arguments, message, capsys):
