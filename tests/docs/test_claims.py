@@ -71,3 +71,11 @@ def test_options_that_may_change_are_those_of_the_code():
     assert set(re.findall(r"`([\w.]+)`", sentence)) - {"env_steps"} == {
         name.strip(".") for name in saved.FREE
     }
+
+
+def test_every_promise_names_a_test_that_exists():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "promises.md").read_text())
+    assert len(named) == 10
+    for path, name in named:
+        tree = ast.parse((ROOT / path).read_text())
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, name
