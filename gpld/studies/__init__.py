@@ -21,5 +21,6 @@ from gpld.studies._state import run_states as run_states
 from gpld.studies._study import Study as Study
 from gpld.studies._study import get as get
 from gpld.studies._study import names as names
+from gpld.studies._tables import bring as bring
 from gpld.studies._tables import committed as committed
 from gpld.studies._tables import export as export

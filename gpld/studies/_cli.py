@@ -1,4 +1,4 @@
-"""`gpld study`: list, show, run, status, table, figure, report and export."""
+"""`gpld study`: list, show, run, status, table, figure, report, export and import."""
 
 import dataclasses
 import shlex
@@ -238,6 +238,13 @@ def report_command(arguments: Sequence[str], what: str) -> int:
     return 0
 
 
+def import_results(arguments: Sequence[str]) -> int:
+    """Bring a study's committed results into its folder, so that it goes on from them."""
+    study, folder = _parse(NameOptions, "import", import_results, arguments).find()
+    print(f"{_tables.bring(study, folder)} runs of {study.name}, in {folder}; they have no models")
+    return 0
+
+
 ACTIONS: dict[str, Callable[[Sequence[str]], int]] = {
     "list": list_studies,
     "show": show,
@@ -247,6 +254,7 @@ ACTIONS: dict[str, Callable[[Sequence[str]], int]] = {
     "figure": figure,
     "report": study_report,
     "export": export,
+    "import": import_results,
 }
 
 

@@ -39,7 +39,8 @@ def identity(config: Config) -> str:
     Task, seed and all options but those on which no bit of training depends (`saved.FREE`); without a penalty
     also not those that would shape it.
     """
-    free = saved.FREE if population.method_of(config) == "gpld" else (*saved.FREE, "agent.penalty.")
+    no_penalty = population.method_of(config) == "dreamerv3"
+    free = (*saved.FREE, "agent.penalty.") if no_penalty else saved.FREE
     decisive = {
         name: value
         for name, value in options.flat(config).items()

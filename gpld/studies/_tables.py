@@ -77,12 +77,27 @@ def opened(study: Study, folder: Path, *, only_there: bool = False) -> Iterator[
     if tables_folder is None:
         yield Opened(read_plan(folder), folder, folder, folder / results.FOLDER)
         return
+    notes = tuple(outdated(study, results.read_tables(tables_folder)))
+    with tempfile.TemporaryDirectory() as name:
+        bring(study, Path(name), tables_folder)
+        yield Opened(plan(study), Path(name), folder, tables_folder, notes, is_committed=True)
+
+
+def bring(study: Study, folder: Path, tables_folder: Path | None = None) -> int:
+    """Unpack a study's committed runs into its folder; how many there are.
+
+    The study then goes on with the runs that are missing, and others can take these. They have no models.
+    """
+    if (folder / PLAN).exists():
+        raise ConfigError(f"study: {study.name} has been run in {folder}; name another folder with --out")
+    tables_folder = tables_folder or committed(study)
+    if tables_folder is None:
+        raise ConfigError(f"study: there are no committed results of {study.name}")
     tables, planned = results.read_tables(tables_folder), plan(study)
     _refuse_others(study, tables)
-    with tempfile.TemporaryDirectory() as name:
-        runs = Path(name)
-        results.unpack(tables, {_key(run): _state.run_folder(runs, run) for run in planned.runs})
-        yield Opened(planned, runs, folder, tables_folder, tuple(outdated(study, tables)), is_committed=True)
+    results.unpack(tables, {_key(run): _state.run_folder(folder, run) for run in planned.runs})
+    planned.write(folder)
+    return len(tables.runs)
 
 
 def outdated(study: Study, tables: Tables) -> list[str]:
