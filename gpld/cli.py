@@ -34,6 +34,12 @@ from gpld.population import METHODS, Member, Method, method_of
 MOST_RUNS = 4096
 """Runs of one command."""
 
+GONE = (
+    "gpld train: the process is gone without a word: an environment or a library ended it, or the system "
+    "killed it, as it does when memory is short; the same command goes on from the last checkpoint"
+)
+"""What is said when nobody else can."""
+
 DEVICES = ("cpu", "gpu")
 """Presets that fit a device; without one of them, that of JAX's device is taken."""
 
@@ -133,10 +139,12 @@ def train(arguments: Sequence[str]) -> int:
 
         jax.distributed.initialize(asked.distributed[0], count, index)
     options = parse_train(arguments, fitting(arguments))
+    from gpld import machine
     from gpld.training import summary, train_all
 
     members = options.members if alone else options.members[index::count]
-    results = train_all(members, devices=options.devices) if members else []
+    with machine.witnessed(GONE):
+        results = train_all(members, devices=options.devices) if members else []
     if unfinished := [result for result in results if not result.finished]:
         print(f"go on with: {summary.program('gpld')} train {shlex.join(arguments)}")
         return 128 + (unfinished[0].signal or 0)

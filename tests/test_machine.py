@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import jax
@@ -62,3 +64,20 @@ def test_small_programs_are_kept_too_unless_jax_was_told_otherwise(monkeypatch, 
         assert jax.config.values[least] == kept_from
     finally:
         jax.config.update(least, before)
+
+
+GOES = "import os; from gpld.machine import witnessed\nwith witnessed('it is gone'):\n    {}"
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "said"),
+    [
+        ("os._exit(3)", 3, "it is gone\n"),
+        ("os.kill(os.getpid(), 9)", -9, "it is gone\n"),
+        ("raise SystemExit(4)", 4, ""),
+        ("pass", 0, ""),
+    ],
+)
+def test_a_process_that_is_gone_is_told_of(what, status, said):
+    done = subprocess.run([sys.executable, "-c", GOES.format(what)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (status, said)

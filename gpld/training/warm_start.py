@@ -57,7 +57,7 @@ def _patterns(config: Config) -> list[str]:
 def source_of(init_from: str) -> tuple[str, int | None]:
     """The folder of a run, and its env steps if FOLDER@STEP names them."""
     folder, _, step = init_from.rpartition("@")
-    if folder and step.isdigit() and not Path(init_from).exists():
+    if folder and step.isascii() and step.isdigit() and not Path(init_from).exists():
         return folder, int(step)
     return init_from, None
 

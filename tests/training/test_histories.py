@@ -23,7 +23,7 @@ from gpld import population
 from gpld import replay as rp
 from gpld.memory import Fit
 from gpld.training import _plan, _trees, loop, milestones, train_all
-from gpld.training.checkpoints import Checkpoints, restore_all, save_all, saved_steps
+from gpld.training.checkpoints import Checkpoints, newest_good, restore_all, save_all, saved_steps
 from gpld.training.logs import Logs
 from gpld.training.saved import CHECKPOINTS
 from gpld.types import Spaces
@@ -214,18 +214,17 @@ class Histories(RuleBasedStateMachine):
             return
         files = sorted(path for path in (folder / f"{steps[-1]:012d}").rglob("*") if path.is_file())
         files[which % len(files)].write_bytes(b"")
-        self.newest[folder.parent.name] = steps[-2]
+        self.newest[folder.parent.name] = newest_good(folder)
 
     @invariant()
     def nothing_went_back(self):
-        """No run's newest saved step is below what it ever was."""
+        """No run's newest good checkpoint is below what it ever was, but for damage to it."""
         if not hasattr(self, "root"):
             return
         for folder in self.root.iterdir():
-            newest = max(saved_steps(folder / CHECKPOINTS), default=0)
+            newest = newest_good(folder / CHECKPOINTS)
             assert newest >= self.newest.get(folder.name, 0), folder.name
-            if folder.name not in self.newest or newest > self.newest[folder.name]:
-                self.newest[folder.name] = newest
+            self.newest[folder.name] = newest
 
     def teardown(self):
         if hasattr(self, "stack"):

@@ -7,6 +7,7 @@ import jax
 import pytest
 
 import gpld
+from gpld.files import DamagedFile
 from gpld.training import provenance as module
 from gpld.training.provenance import RUN, provenance, record
 
@@ -81,5 +82,5 @@ def test_every_start_is_recorded(tmp_path):
 
 def test_a_damaged_record_is_named(tmp_path):
     (tmp_path / RUN).write_text("{")
-    with pytest.raises(ValueError, match=r"run\.json: not a record"):
+    with pytest.raises(DamagedFile, match=r"run\.json: not a list of starts"):
         record(tmp_path, 0)
