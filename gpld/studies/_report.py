@@ -45,7 +45,8 @@ def _page_of_runs(folder: Path, runs: dict[str, Path]) -> report.Page:
             title = "sample efficiency"
             tables.append(comparisons.efficiency_table(aligned, shown, title=title, notes=notes))
     films = [film for name, path in runs.items() for film in report.films_of(name, path)]
-    words = f"{len(runs)} runs on {len(tasks)} tasks: {', '.join(tasks)}." if tasks else f"{len(runs)} runs."
+    words = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+    words += f" on {', '.join(tasks)}." if tasks else "."
     return report.Page(
         title=f"Runs in {folder.absolute().name}",
         summary=[words, "Scores are the last evaluations while training."],

@@ -293,9 +293,12 @@ def _finding(study: Study, scores: pd.DataFrame, method: str, gain: float) -> st
     chance = statistics.probability_of_improvement(*sides)
     low, high = statistics.improvement_interval(*sides)
     word = "more" if gain >= 0 else "less"
+    where = f" on {tasks[0]}"
+    if len(tasks) > 1:
+        where = f": the mean over {len(tasks)} tasks of its score divided by {study.baseline}'s"
     return (
         f"At {int(scores['env_steps'].max()):,} env steps {method} scores {abs(gain):.1%} {word} than "
-        f"{study.baseline}: the mean over {len(tasks)} tasks of its score divided by {study.baseline}'s. "
+        f"{study.baseline}{where}. "
         f"One of its runs scores more than one of {study.baseline}'s with probability {chance:.2f} "
         f"(95% interval {low:.2f} to {high:.2f})."
     )
