@@ -22,6 +22,5 @@ from gpld.config._tree import ConfigError as ConfigError
 from gpld.config._tree import flat as flat
 from gpld.config._tree import override as override
 from gpld.config._tree import suggestion as suggestion
-from gpld.config._validation import EPISODES as EPISODES
 from gpld.config._validation import check_numbers as check_numbers
 from gpld.config._validation import validate as validate
