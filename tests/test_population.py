@@ -16,7 +16,7 @@ def penalty(config):
 
 
 def test_methods_are_the_paper_as_printed_as_launched_and_the_baseline():
-    assert list(METHODS) == ["gpld", "gpld-launched", "dreamerv3"]
+    assert list(METHODS) == ["gpld", "dreamerv3", "gpld-launched"]
     assert penalty(with_method(STATES, "gpld")) == (0.5, 0.0, "sampled", 0.001, 0)
     assert penalty(with_method(PIXELS, "gpld")) == (0.5, 0.0, "sampled", 0.001, 0)
     assert penalty(with_method(STATES, "gpld-launched")) == (0.5, 0.0, "all", 0.1, 0)
@@ -68,7 +68,7 @@ def test_a_penalty_that_is_off_is_refused_by_name(name):
     ("methods", "message"),
     [
         (["gpld-lanched"], "method: 'gpld-lanched' is not a method; did you mean gpld-launched"),
-        (["sac"], "method: 'sac' is not a method; allowed are gpld, gpld-launched, dreamerv3"),
+        (["sac"], "method: 'sac' is not a method; allowed are gpld, dreamerv3, gpld-launched"),
         (["gpld", "gpld"], "method: gpld is named twice"),
     ],
 )

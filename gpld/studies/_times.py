@@ -34,8 +34,13 @@ def measure(folder: Path, plan: Plan, group: Group) -> None:
 def load(plan: Plan, folder: Path) -> pd.DataFrame:
     """What was found so far: a row for each run, with the columns of `cost.measure`."""
     paths = [_state.run_folder(folder, run) / _state.TIMES for run in plan.runs]
-    found = [pd.read_csv(path) for path in paths if path.exists()]
+    found = [_read(path) for path in paths if path.exists()]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+def _read(path: Path) -> pd.DataFrame:
+    """The row of a run; a baseline has no estimator, which is the empty text and no missing number."""
+    return pd.read_csv(path, converters={"estimator": str})
 
 
 def tables(plan: Plan, folder: Path, source: str) -> list[Table]:

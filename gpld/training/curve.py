@@ -22,7 +22,7 @@ Numbers = Iterable[SupportsFloat]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which people with any colour vision can tell apart."""
 
-_OWN = dict(zip(TITLES.values(), COLOURS, strict=False))
+_OWN = dict(zip((TITLES["gpld"], TITLES["dreamerv3"]), COLOURS, strict=False))
 
 # Dots of a braille character, by row and column.
 _BRAILLE = 0x2800

@@ -38,7 +38,7 @@ def shown(study, until):
     ],
 )
 def test_scores_are_those_of_the_last_moment_shown(study, until, steps, mean):
-    tables = [table for table in shown(study, until) if "scores after" in table.title]
+    tables = [table for table in shown(study, until) if ": scores after" in table.title]
     assert [table.title.split("after ")[1] for table in tables] == [f"{step} env steps" for step in steps]
     assert [row[COLUMN].split(" ")[0] for row in tables[-1].rows[:2]] == [mean] * 2
     assert not any("not finished" in note for note in tables[-1].notes)
