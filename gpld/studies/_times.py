@@ -40,7 +40,8 @@ def load(plan: Plan, folder: Path) -> pd.DataFrame:
 
 def _read(path: Path) -> pd.DataFrame:
     """The row of a run; a baseline has no estimator, which is the empty text and no missing number."""
-    return pd.read_csv(path, converters={"estimator": str})
+    rows = pd.read_csv(path)
+    return rows.assign(estimator=["" if pd.isna(x) else str(x) for x in rows["estimator"]])
 
 
 def tables(plan: Plan, folder: Path, source: str) -> list[Table]:
