@@ -24,7 +24,7 @@ from tests.training.helpers import newest_checkpoint, opened, tiny
 TOLD = (ConfigError, CheckpointError, DamagedFile, EnvironmentFailure, TrainingStopped, OSError)
 """What the command prints as one message."""
 
-WAYS = ("empty", "half", "bit", "missing", "folder", "unreadable")
+WAYS = ("empty", "half", "zeros", "bit", "missing", "folder", "unreadable")
 
 QUICK = {"replay": {"train_ratio": 0.001}, "eval": {"every": 100, "episodes": 2}, "seed": 3}
 """Acting alone: there is no update to compile."""
@@ -37,6 +37,8 @@ def damage(path, way, chance):
         path.write_bytes(b"")
     elif way == "half":
         path.write_bytes(data[: len(data) // 2])
+    elif way == "zeros":  # as a file system leaves a file whose data it had not written
+        path.write_bytes(bytes(len(data)))
     elif way == "bit":
         at = chance.randrange(len(data)) if data else 0
         path.write_bytes(
@@ -48,7 +50,7 @@ def damage(path, way, chance):
         path.mkdir()
     if way == "unreadable":  # for root, too: a link that leads to itself
         path.symlink_to(path.name)
-    return way not in ("empty", "half", "bit") or bool(data)
+    return not path.is_file() or path.read_bytes() != data
 
 
 def bits(tree):
