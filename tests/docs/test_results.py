@@ -122,22 +122,24 @@ def test_its_figures_are_there(page):
 
 
 def test_the_page_says_what_the_data_say(page, monkeypatch):
-    """Were GPLD's returns half as high, and were all runs of two tasks, the page would say so."""
+    """Were GPLD's returns half as high, and were another task run as each was, the page would say so."""
     tables = page.results.read_tables(page.DATA)
+    first = tables.runs[0].task
     changed = {}
     for name, rows in tables.tables.items():
         rows = rows.copy()
         if "return" in rows:
             rows.loc[rows["method"] == page.GPLD, "return"] /= 2
-        changed[name] = pd.concat([rows, rows.assign(task="hopper-hop")], ignore_index=True)
-    runs = [replace(run, task=task) for run in tables.runs for task in ("walker-run", "hopper-hop")]
+        own = rows.loc[rows["task"] == first]
+        changed[name] = pd.concat([rows, own.assign(task="hopper-hop")], ignore_index=True)
+    runs = [*tables.runs, *(replace(run, task="hopper-hop") for run in tables.runs if run.task == first)]
     made_up = replace(tables, runs=tuple(runs), **changed)
     monkeypatch.setattr(page.results, "read_tables", lambda _: made_up)
     found = page.Evidence()
-    gain = found.gain(found.scores, "walker-run")
-    assert gain < 0
     text = page.write_page(found)
-    assert f"scores **{-gain:.0%} less** than DreamerV3" in text
-    assert "GPLD scores less than DreamerV3 on hopper-hop and walker-run." in text
-    assert f"On {page._tasks(found.tasks)}, with 4 seeds" in text
+    for task in found.tasks:
+        gain = found.gain(found.scores, task)
+        assert gain < 0
+        assert f"**{-gain:.0%} less** on {task}" in text
+        assert f"On {task}, where the paper reports a gain, GPLD scores less." in text
     assert page.write_page(found) != page.PAGE.read_text()
