@@ -4,7 +4,6 @@ Nothing here knows of environments, files or devices. All three functions work u
 axis of runs, each with its own parameters, random numbers and hyperparameters.
 """
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -12,15 +11,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
-from gpld import behavior, kernels, world_model
-from gpld.behavior import DreamNoise, Normalizer, PolicyHead
-from gpld.config import AgentConfig, ConfigError
-from gpld.distributions import FusedTwoHot, TwoHot, bernoulli_mean
-from gpld.kernels import Part
-from gpld.nets import Head, aligned, joint_heads
+from gpld import behavior, fused, world_model
+from gpld.behavior import Normalizer, PolicyHead
+from gpld.config import AgentConfig
 from gpld.optimizer import laprop, tensor_norms
 from gpld.types import Batch, Latent, Spaces
-from gpld.world_model import PenaltyNoise, WorldModel
+from gpld.world_model import DreamNoise, PenaltyNoise, States, TwoHotHead, WorldModel
 
 
 class Model(eqx.Module):
@@ -28,7 +24,7 @@ class Model(eqx.Module):
 
     world: WorldModel
     policy: PolicyHead
-    value: Head
+    value: TwoHotHead
 
 
 class Hyper(NamedTuple):
@@ -64,7 +60,7 @@ class AgentState(NamedTuple):
     """Everything that an update reads and changes."""
 
     model: Model
-    slow_value: Head
+    slow_value: TwoHotHead
     optimizer: PyTree
     normalizer: Normalizer
     hyper: Hyper
@@ -88,18 +84,11 @@ Metrics = dict[str, Float[Array, ""]]
 
 def init(config: AgentConfig, spaces: Spaces, key: PRNGKeyArray) -> AgentState:
     """A fresh agent. The slow value starts as a copy of the value."""
-    if config.behavior.gradient == "dynamics" and spaces.discrete:
-        raise ConfigError(
-            "agent.behavior.gradient: 'dynamics' needs continuous actions, and these are discrete; "
-            "take 'reinforce'"
-        )
     state_key, world_key, policy_key, value_key = jax.random.split(key, 4)
-    sizes = config.model
-    feature = sizes.deter + sizes.stoch * sizes.classes
     model = Model(
-        WorldModel.init(sizes, spaces, key=world_key),
+        WorldModel.init(config.model, spaces, key=world_key),
         PolicyHead.init(config, spaces, key=policy_key),
-        Head.init(feature, sizes.units, sizes.value_layers, sizes.bins, scale=0.0, key=value_key),
+        TwoHotHead.init(config.model, config.model.value_layers, key=value_key),
     )
     return AgentState(
         model=model,
@@ -132,13 +121,13 @@ def act(
 ) -> Carry:
     """Observe and sample an action, in training and evaluation alike. `obs` is `[N, ...]`."""
     latent_key, action_key = jax.random.split(key)
-    e = model.world.encoder(obs, jnp.dtype(config.compute))
+    e, dynamics = model.world.encoder(obs, jnp.dtype(config.compute)), model.world.dynamics
     uniform = jax.random.uniform(latent_key, carry.latent.z.shape)
-    dynamics = model.world.dynamics
-    latent = world_model.step_posterior(dynamics, carry.latent, e, carry.action, is_first, uniform)
-    feature = jnp.concatenate([latent.h, dynamics.one_hot(latent.z, latent.h.dtype)], axis=-1)
-    policy = model.policy(feature)
-    return Carry(latent, policy.sample(model.policy.draw_noise(is_first.shape, key=action_key)))
+    last = dynamics.unpack(carry.latent, e.dtype)
+    states = dynamics.observe_step(last, e, carry.action, is_first, uniform)
+    policy = model.policy(states.feature)
+    action = policy.sample(model.policy.draw_noise(is_first.shape, key=action_key))
+    return Carry(dynamics.pack(states), action)
 
 
 class Noise(NamedTuple):
@@ -151,12 +140,17 @@ class Noise(NamedTuple):
 
 def draw_noise(config: AgentConfig, model: Model, batch: Batch, key: PRNGKeyArray) -> Noise:
     """Random numbers for an update on a batch of this shape."""
-    classes, dream, penalty = jax.random.split(key, 3)
-    states = batch.reward.size
+    classes_key, dream_key, penalty_key = jax.random.split(key, 3)
+    states, stoch = batch.reward.size, config.model.stoch
+    dreams = (config.behavior.horizon, states)
+    dream_classes_key, action_key = jax.random.split(dream_key)
     return Noise(
-        jax.random.uniform(classes, (*batch.reward.shape, config.model.stoch)),
-        behavior.draw_noise(config, model.policy, states, key=dream),
-        world_model.draw_penalty_noise(config, states, key=penalty),
+        jax.random.uniform(classes_key, (*batch.reward.shape, stoch)),
+        DreamNoise(
+            jax.random.uniform(dream_classes_key, (*dreams, stoch)),
+            model.policy.draw_noise(dreams, key=action_key),
+        ),
+        world_model.draw_penalty_noise(config, states, key=penalty_key),
     )
 
 
@@ -172,33 +166,23 @@ def loss(
     config: AgentConfig, model: Model, state: AgentState, batch: Batch, noise: Noise
 ) -> tuple[Float[Array, ""], LossOutput]:
     """The one loss of all modules. `state` gives what is not trained by gradients."""
-    prediction = world_model.predict(config, model.world, batch, noise.classes)
-    seen, hyper = prediction.observed, state.hyper
+    model, slow_value = fused.chosen(config, batch, (model, state.slow_value))
+    world, hyper = model.world, state.hyper
+
+    prediction = world_model.predict(config, world, batch, noise.classes)
     penalties = world_model.penalties(
-        config, model.world.dynamics, prediction, noise.penalty, over_all=hyper.over_all
+        config, world.dynamics, prediction, noise.penalty, over_all=hyper.over_all
     )
 
-    flat = [x.reshape(-1, x.shape[-1]) for x in (seen.h, seen.z)]
-    fused = kernels.chosen(config, flat[0].shape[0])
-    dream = behavior.imagine(
-        model.world.dynamics, model.policy, *flat, noise.dream, unroll=config.unroll, fused=fused
-    )
-    scores = _score_dream(model, state.slow_value, dream)
-    if config.behavior.gradient == "dynamics":
-        baseline = state.slow_value if config.behavior.slow_target else model.value
-        scores["by_action"] = behavior.pull_advantages(config, model.world, baseline, dream)
-    dreamt = behavior.dream_losses(config.behavior, state.normalizer, hyper.entropy, **scores)
+    seen = prediction.observed
+    start = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), States(seen.h, seen.z))
+    dream = world.dynamics.imagine(model.policy, start, noise.dream, unroll=config.unroll)
+    scores = behavior.score(world, model.policy, model.value, slow_value, dream)
+    dreamt = behavior.dream_losses(config.behavior, state.normalizer, hyper.entropy, dream.action, scores)
 
-    value_logits, slow_logits = joint_heads([model.value, state.slow_value], seen.h, seen.z, fused=fused)
-    replay_value = behavior.replay_value_loss(
-        config.behavior,
-        reward=batch.reward,
-        is_last=batch.is_last,
-        is_terminal=batch.is_terminal,
-        bootstrap=jax.lax.stop_gradient(dreamt.returns[0].reshape(batch.reward.shape)),
-        value_logits=value_logits,
-        slow_logits=slow_logits,
-    )
+    value, slow = seen.read(model.value, slow_value)
+    bootstrap = dreamt.returns[0].reshape(batch.reward.shape)
+    replay_value = behavior.replay_value_loss(config.behavior, batch, bootstrap, value, slow.mean())
 
     scales = config.loss
     weights = {"dyn": scales.dyn, "rep": scales.rep, "reward": scales.reward, "cont": scales.cont}
@@ -215,48 +199,7 @@ def loss(
     metrics = {f"loss/{name}": term for name, (_, term) in terms.items()} | {"loss/total": total}
     metrics |= {f"weight/{name}": weight for name, (weight, _) in terms.items() if name.startswith("penalty")}
     metrics |= prediction.metrics | dreamt.metrics
-    latents = jax.lax.stop_gradient(Latent(seen.h, seen.index.astype(jnp.uint8)))
-    return total, LossOutput(latents, dreamt.normalizer, metrics)
-
-
-def _score_dream(model: Model, slow_value: Head, dream: behavior.Dream) -> dict[str, PyTree]:
-    """Evaluate all heads on a dream. Only policy and value learn from it."""
-    frozen = jax.lax.stop_gradient((model.world.reward, model.world.cont, slow_value))
-    # XLA would merge these products with those on replayed states, and then copy their results apart.
-    heads = jax.lax.optimization_barrier((*frozen, model.value))
-    shape = dream.feature.shape[:2]
-    rows = dream.feature.reshape(shape[0] * shape[1], -1)
-    fused, read, first = dream.read is not None, None, [None] * len(heads)
-    if dream.read is not None:
-        read, first = Part(dream.read.reshape(len(rows), -1)), _first_products(heads, rows)
-
-    def by_state(tree: PyTree) -> PyTree:
-        return jax.tree.map(lambda x: x.reshape(*shape, *x.shape[1:]), tree)
-
-    def twohot(head: Head, known: Part | None) -> TwoHot | FusedTwoHot:
-        if not fused:
-            return TwoHot(by_state(head(rows)))
-        head = aligned(head)
-        return FusedTwoHot.of(by_state(head.product(rows, fused=True, known=known)), head.out.bias)
-
-    reward, cont, slow, value = zip(heads, first, strict=True)
-    policy = model.policy(rows, fused=fused, known=read)
-    return {
-        "reward": twohot(*reward).mean(),
-        "cont": by_state(bernoulli_mean(cont[0](rows, fused=fused, known=cont[1])[:, 0])),
-        "action": dream.action,
-        # All states but the last act.
-        "policy": jax.tree.map(lambda x: x[:-1], by_state(policy)),
-        "value": twohot(*value),
-        "slow_value": twohot(*slow).mean(),
-    }
-
-
-def _first_products(heads: Sequence[Head], rows: Float[Array, "N F"]) -> list[Part]:
-    """What the first layers of all heads multiply the rows to: one product, which reads them once."""
-    weights = jax.lax.stop_gradient([head.first.weight for head in heads])
-    products = rows @ jnp.concatenate(weights, axis=1).astype(rows.dtype)
-    return [Part(products, i) for i in range(len(heads))]
+    return total, LossOutput(world.dynamics.pack(seen), dreamt.normalizer, metrics)
 
 
 def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentState, Latent, Metrics]:
@@ -281,19 +224,13 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
     slow_value = follow(state.slow_value, model.value, config.behavior.slow_rate)
 
     trees = {"gradient": grads, "update": steps, "parameters": state.model}
-    norms = {f"norm/{name}": _norm(tree) for name, tree in trees.items()}
+    norms = {f"norm/{name}": jnp.linalg.norm(tensor_norms(tree)) for name, tree in trees.items()}
     # Parameters were finite, and stay so if what is added to them is.
     finite = jnp.isfinite(total + norms["norm/gradient"] + norms["norm/update"])
-    old = (state.model, state.slow_value, state.optimizer, state.normalizer)
-    new = (model, slow_value, optimizer, out.normalizer)
-    model, slow_value, optimizer, normalizer = jax.tree.map(lambda n, o: jnp.where(finite, n, o), new, old)
-    state = AgentState(
-        model,
-        slow_value,
-        optimizer,
-        normalizer,
-        state.hyper,
-        state.key,
+    new = {"model": model, "slow_value": slow_value, "optimizer": optimizer, "normalizer": out.normalizer}
+    old = {name: getattr(state, name) for name in new}
+    state = state._replace(
+        **jax.tree.map(lambda new, old: jnp.where(finite, new, old), new, old),
         updates=state.updates + 1,
         skipped=jnp.where(finite, state.skipped, state.skipped + 1),
         skipped_in_row=jnp.where(finite, 0, state.skipped_in_row + 1),
@@ -308,5 +245,5 @@ def follow(slow: PyTree, source: PyTree, rate: float) -> PyTree:
     return jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, slow, source)
 
 
-def _norm(tree: PyTree) -> Float[Array, ""]:
-    return jnp.linalg.norm(tensor_norms(tree))
+has_kernels = fused.work_here
+"""Whether an update may be compiled from GPU kernels here."""

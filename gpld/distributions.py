@@ -3,11 +3,10 @@
 import math
 from typing import NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
-
-from gpld import kernels
 
 
 def symlog(x: Float[Array, "*N"]) -> Float[Array, "*N"]:
@@ -45,8 +44,7 @@ def kl(p: Float[Array, "*N K C"], q: Float[Array, "*N K C"]) -> Float[Array, "*N
     return jnp.sum(p * (jnp.log(p) - jnp.log(q)), axis=(-2, -1))
 
 
-# Rewards and values: a softmax over an odd number of bins that are spaced evenly in symlog space. If the
-# number of logits is even, the last of them is padding, and does not count.
+# Rewards and values: a softmax over an odd number of bins that are spaced evenly in symlog space.
 
 
 def symexp_bins(count: int) -> Float[Array, " bins"]:
@@ -57,46 +55,30 @@ def symexp_bins(count: int) -> Float[Array, " bins"]:
 
 def twohot_mean(logits: Float[Array, "*N bins"]) -> Float[Array, "*N"]:
     """Mean of the distribution; bins of opposite sign are paired, so that uniform logits give exactly 0."""
-    count = _odd(logits)
-    wide = logits[..., :count].astype(jnp.float32)
-    wide = wide - jax.nn.logsumexp(wide, axis=-1, keepdims=True)
+    half = logits.shape[-1] // 2
+    log_probs = jax.nn.log_softmax(logits.astype(jnp.float32))
     # Both of a pair in one loop: where XLA cuts a row into vectors and a rest, these round differently.
-    upper, lower = jnp.exp(wide[..., count // 2 + 1 :]), jnp.exp(wide[..., count // 2 - 1 :: -1])
-    return jnp.sum((upper - lower) * jnp.broadcast_to(_positive(count), upper.shape), axis=-1)
+    upper, lower = jnp.exp(log_probs[..., half + 1 :]), jnp.exp(log_probs[..., half - 1 :: -1])
+    positive = symexp_bins(logits.shape[-1])[half + 1 :]
+    return jnp.sum((upper - lower) * jnp.broadcast_to(positive, upper.shape), axis=-1)
 
 
-@jax.custom_vjp
+def twohot_weights(target: Float[Array, "*N"], count: int) -> Float[Array, "*N bins"]:
+    """Weights of `count` bins whose mean is the target: of the two around it, linear in raw value space."""
+    bins = symexp_bins(count)
+    below = jnp.clip(jnp.searchsorted(bins, target, side="right") - 1, 0, count - 2)
+    low, high = bins[below], bins[below + 1]
+    share = jnp.clip((target - low) / (high - low), 0, 1)[..., None]
+    return (1 - share) * jax.nn.one_hot(below, count) + share * jax.nn.one_hot(below + 1, count)
+
+
 def twohot_loss(logits: Float[Array, "*N bins"], target: Float[Array, "*N"]) -> Float[Array, "*N"]:
-    """Cross-entropy to the two bins around `target`, weighted linearly in raw value space.
-
-    No gradient flows to the target. Forwards only two logits of each row are picked out; backwards the dense
-    weights are made in passing. So no `[*N, bins]` array of weights is ever stored.
-    """
-    return _twohot_loss_forward(logits, target)[0]
+    """Cross-entropy to the two bins around `target`. No gradient flows to the target."""
+    weights = twohot_weights(jax.lax.stop_gradient(target), logits.shape[-1])
+    return -jnp.sum(weights * jax.nn.log_softmax(logits.astype(jnp.float32)), axis=-1)
 
 
-def _twohot_loss_forward(logits, target):
-    count = _odd(logits)
-    wide = logits[..., :count].astype(jnp.float32)
-    below, share = _neighbours(target, count)
-    picked = [jnp.take_along_axis(wide, (below + i)[..., None], axis=-1)[..., 0] for i in (0, 1)]
-    total = jax.nn.logsumexp(wide, axis=-1)
-    return total - (1 - share) * picked[0] - share * picked[1], (logits, total, below, share)
-
-
-def _twohot_loss_backward(residuals, gradient):
-    logits, total, below, share = residuals
-    width, count = logits.shape[-1], _odd(logits)
-    probs = jnp.exp(logits.astype(jnp.float32) - total[..., None])
-    column = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    difference = jnp.where(column < count, probs, 0.0) - _twohot(below, share, width)
-    return (gradient[..., None] * difference).astype(logits.dtype), jnp.zeros_like(share)
-
-
-twohot_loss.defvjp(_twohot_loss_forward, _twohot_loss_backward)
-
-
-class TwoHot(NamedTuple):
+class TwoHot(eqx.Module):
     """Rewards or values by their logits."""
 
     logits: Float[Array, "*N bins"]
@@ -108,98 +90,6 @@ class TwoHot(NamedTuple):
     def losses(self, *targets: Float[Array, "*N"]) -> list[Float[Array, "*N"]]:
         """Cross-entropies to several targets."""
         return [twohot_loss(self.logits, target) for target in targets]
-
-
-class FusedTwoHot(NamedTuple):
-    """The same in GPU kernels, which read the logits of many states once forwards, and once backwards."""
-
-    product: Float[Array, "*N bins"]
-    """The logits without their bias."""
-    bias: Float[Array, " bins"]
-    center: Float[Array, "*N"]
-    normaliser: Float[Array, "*N"]
-
-    @classmethod
-    def of(cls, product: Float[Array, "*N bins"], bias: Float[Array, " bins"]) -> "FusedTwoHot":
-        """The distributions whose logits are `product + bias`."""
-        values = jax.lax.stop_gradient((_rows(product), bias))
-        moments = kernels.twohot_mean(*values, _positive(_odd(product)))
-        return cls(product, bias, *(x.reshape(product.shape[:-1]) for x in moments))
-
-    def mean(self) -> Float[Array, "*N"]:
-        """Of each distribution. No gradient flows through it."""
-        return self.center
-
-    def losses(self, *targets: Float[Array, "*N"]) -> list[Float[Array, "*N"]]:
-        """Cross-entropies to several targets."""
-        return _fused_losses(self.product, self.bias, self.normaliser, targets)
-
-
-@jax.custom_vjp
-def _fused_losses(product, bias, normaliser, targets):
-    return _fused_losses_forward(product, bias, normaliser, targets)[0]
-
-
-def _fused_losses_forward(product, bias, normaliser, targets):
-    count = _odd(product)
-    neighbours = [_neighbours(target, count) for target in targets]
-
-    def logit(index):
-        picked = jnp.take_along_axis(product, index[..., None], axis=-1)[..., 0]
-        return picked.astype(jnp.float32) + bias[index]
-
-    losses = [
-        normaliser - (1 - share) * logit(below) - share * logit(below + 1) for below, share in neighbours
-    ]
-    return losses, (product, bias, normaliser, neighbours)
-
-
-def _fused_losses_backward(residuals, gradients):
-    product, bias, normaliser, neighbours = residuals
-    targets = [
-        kernels.Target(below.ravel(), share.ravel(), gradient.ravel())
-        for (below, share), gradient in zip(neighbours, gradients, strict=True)
-    ]
-    by_product, by_bias = kernels.pull_twohot(
-        _rows(product), bias, normaliser.ravel(), targets, _odd(product)
-    )
-    zeros = jnp.zeros_like(normaliser)
-    return by_product.reshape(product.shape), by_bias, zeros, tuple(zeros for _ in targets)
-
-
-_fused_losses.defvjp(_fused_losses_forward, _fused_losses_backward)
-
-
-def _rows(logits: Float[Array, "*N bins"]) -> Float[Array, "M bins"]:
-    return logits.reshape(-1, logits.shape[-1])
-
-
-def _positive(count: int) -> Float[Array, " half"]:
-    """The bins above zero."""
-    return symexp_bins(count)[count // 2 + 1 :]
-
-
-def _odd(logits: Float[Array, "*N bins"]) -> int:
-    """The number of bins."""
-    return logits.shape[-1] - 1 + logits.shape[-1] % 2
-
-
-def _neighbours(target: Float[Array, "*N"], count: int) -> tuple[Int[Array, "*N"], Float[Array, "*N"]]:
-    """Index of the bin at or below each target, and the next bin's share of the weight."""
-    bins = symexp_bins(count)
-    # The bins are even in symlog space; rounding can miss by one.
-    guess = jnp.floor((symlog(target) + 20) * ((count - 1) / 40)).astype(jnp.int32)
-    guess = jnp.clip(guess, 0, count - 2)
-    below = guess + (target >= bins[guess + 1]).astype(jnp.int32) - (target < bins[guess]).astype(jnp.int32)
-    below = jnp.clip(below, 0, count - 2)
-    low, high = bins[below], bins[below + 1]
-    return below, jnp.clip((target - low) / (high - low), 0, 1)
-
-
-def _twohot(below: Int[Array, "*N"], share: Float[Array, "*N"], count: int) -> Float[Array, "*N bins"]:
-    """Weights of all bins."""
-    after = jax.lax.broadcasted_iota(below.dtype, (*below.shape, count), below.ndim) - below[..., None]
-    return jnp.where(after == 0, 1 - share[..., None], jnp.where(after == 1, share[..., None], 0.0))
 
 
 # Continuation: one logit.
@@ -228,10 +118,6 @@ class Normal(NamedTuple):
     def sample(self, noise: Float[Array, "*N A"]) -> Float[Array, "*N A"]:
         """The action for standard-normal `noise`."""
         return self.mean + self.std * noise
-
-    def again(self, action: Float[Array, "*N A"]) -> Float[Array, "*N A"]:
-        """A sample as it was drawn: a function of mean and standard deviation, the noise being given."""
-        return self.sample(jax.lax.stop_gradient((action - self.mean) / self.std))
 
     def log_prob(self, action: Float[Array, "*N A"]) -> Float[Array, "*N"]:
         """Log-density, summed over the action's dimensions."""

@@ -1,4 +1,4 @@
-"""Methods by name, runs that one program can train side by side, and what those have to share.
+"""Methods by name, and runs that one program can train together.
 
 Runs of one task and size differ in their seeds and in a few scalars, and those are arrays with a leading run
 axis (`agent.Hyper`). Everything else decides shapes or compiled code, and is the same for all of them.
@@ -13,7 +13,7 @@ from gpld.config import Config, ConfigError, suggestion
 
 
 class Method(NamedTuple):
-    """A method by name: how people call it, what it is, and the options that make a configuration one."""
+    """A method: its title, a description, and the options that make a configuration one."""
 
     title: str
     description: str
@@ -35,13 +35,13 @@ METHODS: dict[str, Method] = {
         lambda config: _penalty(scaling="all", floor=0.01 if config.env.pixels else 0.1),
     ),
 }
-"""What `gpld train --method`, `members` and a study's file call methods by."""
+"""Methods by their names in `gpld train --method`, `members` and a study's file."""
 
 BOTH = ("gpld", "dreamerv3")
 """The paper's two."""
 
 TITLES = {name: method.title for name, method in METHODS.items()}
-"""How people call the methods."""
+"""Titles of the methods."""
 
 PER_RUN = (
     "seed",
@@ -63,7 +63,7 @@ class Member(NamedTuple):
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return self.folder.name
 
 
@@ -110,7 +110,7 @@ def shared(runs: Sequence[Member]) -> Config:
     """The options that the program of all runs is compiled with, or a `ConfigError` if there are none.
 
     A coefficient of the penalty is the largest of all runs': where it is 0, the penalty is not computed at
-    all; where it is not, runs with 0 compute it in vain.
+    all; where it is not, runs with 0 compute it and weight it by 0.
     """
     first, *others = runs
     for other in others:

@@ -17,7 +17,7 @@ from jaxtyping import Array, Bool, Float, Integer, UInt8
 
 @dataclass(frozen=True)
 class Spaces:
-    """What goes in and out of an environment. Hashable, so that programs can be compiled for it."""
+    """Observations and actions of an environment. Hashable, so that programs can be compiled for it."""
 
     obs: tuple[tuple[str, tuple[int, ...]], ...]
     """Name and shape of every observation key, sorted by name; scalars have shape ()."""

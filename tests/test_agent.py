@@ -5,12 +5,9 @@ import pytest
 
 from gpld import agent, interop
 from gpld.agent import Noise
-from gpld.behavior import DreamNoise
 from gpld.config import AgentConfig, BehaviorConfig, ModelConfig, OptimizerConfig
 from gpld.types import Batch, Latent, Spaces
-from gpld.world_model import PenaltyNoise
-from gpld.world_model._recurrence import next_h
-from gpld.world_model._rssm import split, split_posterior
+from gpld.world_model import DreamNoise, PenaltyNoise
 from tests.golden_files import Golden, assert_close, swap
 
 
@@ -45,8 +42,7 @@ def golden_loss():
 def _posterior_uniform(g, model):
     dynamics = model.world.dynamics
     h = swap(g["repfeat/deter"])
-    first, head, e_in = split_posterior(dynamics, h.dtype)
-    logits = head.finish(first(h) + e_in(swap(g["tokens"])))
+    logits = dynamics.posterior(jnp.concatenate([h, swap(g["tokens"])], -1))
     return _uniform_for(dynamics.probs(logits), swap(jnp.argmax(g["repfeat/stoch"], -1)))
 
 
@@ -60,8 +56,7 @@ def _dream_noise(g, model):
     h, z, action = (reorder(g[f"imag/{k}"]) for k in ("deter", "stoch", "act"))
     dynamics = model.world.dynamics
     policy = model.policy(jnp.concatenate([h, z.reshape(*h.shape[:2], -1)], -1)[:-1])
-    cell, action_in = split(dynamics, h.dtype)
-    after = next_h(cell, h[:-1], z[:-1].reshape(*h[:-1].shape[:2], -1), action_in(action[:-1]))
+    after = dynamics.cell(h[:-1], z[:-1].reshape(*h[:-1].shape[:2], -1), action[:-1])
     probs = dynamics.probs(dynamics.prior(after))
     return DreamNoise(_uniform_for(probs, jnp.argmax(z[1:], -1)), (action[:-1] - policy.mean) / policy.std)
 
@@ -236,6 +231,7 @@ def test_parameters_never_leave_the_finite_numbers():
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.model))
 
 
+@pytest.mark.slow
 def test_policy_and_value_may_learn_at_a_rate_of_their_own():
     import dataclasses
 

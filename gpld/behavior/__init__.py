@@ -1,21 +1,16 @@
-"""Behaviour: dreams of the world model, their returns, and the policy and value that learn from them."""
+"""Behaviour: the policy and value, and how they learn from dreams of the world model and from replay."""
 
-from gpld.behavior._dynamics import pull_advantages
-from gpld.behavior._imagination import Dream, DreamNoise, draw_noise, imagine
-from gpld.behavior._losses import Normalizer, dream_losses, replay_value_loss
+from gpld.behavior._losses import Normalizer, Scores, dream_losses, replay_value_loss, score
 from gpld.behavior._policy import PolicyHead
 from gpld.behavior._returns import dream_returns, replay_returns
 
 __all__ = [
-    "Dream",
-    "DreamNoise",
     "Normalizer",
     "PolicyHead",
-    "draw_noise",
+    "Scores",
     "dream_losses",
     "dream_returns",
-    "imagine",
-    "pull_advantages",
     "replay_returns",
     "replay_value_loss",
+    "score",
 ]

@@ -2,11 +2,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Float
 
+from gpld.behavior._policy import PolicyHead
 from gpld.behavior._returns import dream_returns, replay_returns
 from gpld.config import BehaviorConfig
-from gpld.distributions import FusedTwoHot, Normal, Policy, TwoHot
+from gpld.distributions import Policy, TwoHot, bernoulli_mean
+from gpld.types import Batch
+from gpld.world_model import Dream, TwoHotHead, WorldModel
 
 
 class Normalizer(NamedTuple):
@@ -32,6 +35,34 @@ class Normalizer(NamedTuple):
         return jnp.maximum(config.return_limit, self.high - self.low)
 
 
+class Scores(NamedTuple):
+    """What all heads make of a dream of S = H + 1 states."""
+
+    reward: Float[Array, "S N"]
+    cont: Float[Array, "S N"]
+    """Probability that the episode goes on."""
+    slow_value: Float[Array, "S N"]
+    value: TwoHot
+    """Of all S states."""
+    policy: Policy
+    """Of the first H: the last state does not act."""
+
+
+def score(
+    world: WorldModel, policy: PolicyHead, value: TwoHotHead, slow_value: TwoHotHead, dream: Dream
+) -> Scores:
+    """Evaluate all heads on a dream. Only policy and value learn from it."""
+    fixed = jax.lax.stop_gradient((world.reward, world.cont, slow_value))
+    reward, cont_logit, slow, values, actions = dream.read(*fixed, value, policy)
+    return Scores(
+        reward.mean(),
+        bernoulli_mean(cont_logit[..., 0]),
+        slow.mean(),
+        values,
+        jax.tree.map(lambda x: x[:-1], actions),
+    )
+
+
 class DreamLosses(NamedTuple):
     """Losses of all but the last of S imagined states, and what they rest on."""
 
@@ -46,34 +77,26 @@ def dream_losses(
     config: BehaviorConfig,
     normalizer: Normalizer,
     entropy_weight: Float[Array, ""],
-    *,
-    reward: Float[Array, "S N"],
-    cont: Float[Array, "S N"],
-    action: Float[Array, "S-1 N A"],
-    policy: Policy,
-    value: TwoHot | FusedTwoHot,
-    slow_value: Float[Array, "S N"],
-    by_action: Float[Array, "S-1 N A"] | None = None,
+    action: Float[Array, "H N A"],
+    scores: Scores,
 ) -> DreamLosses:
     """REINFORCE with normalised lambda-returns for the policy, two-hot regression to them for the value.
 
-    `value` describes all S states, `policy` the first S-1. The normaliser is updated before it is used. With
-    `by_action`, the gradient by the actions of all advantages together, the policy follows that instead.
+    The normaliser is updated before it is used.
     """
-    reward, cont, mean, slow_value = jax.lax.stop_gradient((reward, cont, value.mean(), slow_value))
+    policy, value = scores.policy, scores.value
+    fixed = (scores.reward, scores.cont, value.mean(), scores.slow_value)
+    reward, cont, mean, slow_value = jax.lax.stop_gradient(fixed)
+    discount = 1.0 if config.learned_discount else 1 - 1 / config.discount_horizon
     baseline = slow_value if config.slow_target else mean
-    returns, advantage, weight = advantages(config, reward, cont, baseline)
+    returns = dream_returns(reward, cont, baseline, trace=config.trace, discount=discount)
     normalizer = normalizer.follow(config, returns)
     scale = normalizer.scale(config)
-    advantage, entropy = advantage / scale, policy.entropy()
-    if by_action is None:
-        policy_loss = -weight * (policy.log_prob(action) * advantage + entropy_weight * entropy)
-    else:
-        assert isinstance(policy, Normal)
-        change = jnp.sum(by_action / scale * (policy.again(action) - action), axis=-1)
-        policy_loss = -weight * (advantage + entropy_weight * entropy) - change
-    # The last state has no return, and its loss is left out.
-    value_loss = weight * _value_loss(config, value, jnp.pad(returns, ((0, 1), (0, 0))), slow_value)[:-1]
+    advantage = (returns - baseline[:-1]) / scale
+    # How likely the dream still goes on at each state.
+    weight = (jnp.cumprod(discount * cont, axis=0) / discount)[:-1]
+    entropy = policy.entropy()
+    policy_loss = -weight * (policy.log_prob(action) * advantage + entropy_weight * entropy)
     metrics = {
         "return/mean": returns.mean(),
         "return/std": returns.std(),
@@ -90,47 +113,33 @@ def dream_losses(
         "dream/continue": cont.mean(),
         "dream/weight": weight.mean(),
     }
-    return DreamLosses(policy_loss, value_loss, returns, normalizer, metrics)
-
-
-def advantages(
-    config: BehaviorConfig,
-    reward: Float[Array, "S N"],
-    cont: Float[Array, "S N"],
-    baseline: Float[Array, "S N"],
-) -> tuple[Float[Array, "S-1 N"], Float[Array, "S-1 N"], Float[Array, "S-1 N"]]:
-    """Returns of all but the last of S states, their advantages as they are, and the weights of these."""
-    discount = 1.0 if config.learned_discount else 1 - 1 / config.discount_horizon
-    returns = dream_returns(reward, cont, baseline, trace=config.trace, discount=discount)
-    # How likely the dream still goes on at each state.
-    weight = (jnp.cumprod(discount * cont, axis=0) / discount)[:-1]
-    return returns, returns - baseline[:-1], jax.lax.stop_gradient(weight)
+    losses = weight * value_loss(config, value, returns, slow_value)
+    return DreamLosses(policy_loss, losses, returns, normalizer, metrics)
 
 
 def replay_value_loss(
     config: BehaviorConfig,
-    *,
-    reward: Float[Array, "T B"],
-    is_last: Bool[Array, "T B"],
-    is_terminal: Bool[Array, "T B"],
+    batch: Batch,
     bootstrap: Float[Array, "T B"],
-    value_logits: Float[Array, "T B bins"],
-    slow_logits: Float[Array, "T B bins"],
+    value: TwoHot,
+    slow_value: Float[Array, "T B"],
 ) -> Float[Array, "T-1 B"]:
     """The value's loss on replayed states, whose returns are bootstrapped with imagined ones."""
-    discount = 1 - 1 / config.discount_horizon
-    returns = replay_returns(reward, is_last, is_terminal, bootstrap, trace=config.trace, discount=discount)
-    slow_value = TwoHot(jax.lax.stop_gradient(slow_logits[:-1])).mean()
-    loss = _value_loss(config, TwoHot(value_logits[:-1]), returns, slow_value)
-    return jnp.where(is_last[:-1], 0.0, loss)
+    returns = replay_returns(
+        batch.reward,
+        batch.is_last,
+        batch.is_terminal,
+        jax.lax.stop_gradient(bootstrap),
+        trace=config.trace,
+        discount=1 - 1 / config.discount_horizon,
+    )
+    return jnp.where(batch.is_last[:-1], 0.0, value_loss(config, value, returns, slow_value))
 
 
-def _value_loss(
-    config: BehaviorConfig,
-    value: TwoHot | FusedTwoHot,
-    returns: Float[Array, "*N"],
-    slow_value: Float[Array, "*N"],
-) -> Float[Array, "*N"]:
-    """Towards the returns and, as a regulariser, towards the slow value."""
-    to_returns, to_slow = value.losses(returns, slow_value)
-    return to_returns + config.slow_weight * to_slow
+def value_loss(
+    config: BehaviorConfig, value: TwoHot, returns: Float[Array, "H N"], slow_value: Float[Array, "S N"]
+) -> Float[Array, "H N"]:
+    """Towards the returns and, as a regulariser, towards the slow value. The last state has no return."""
+    slow_value = jax.lax.stop_gradient(slow_value)
+    to_returns, to_slow = value.losses(jnp.pad(returns, ((0, 1), (0, 0))), slow_value)
+    return (to_returns + config.slow_weight * to_slow)[:-1]

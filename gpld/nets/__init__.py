@@ -1,19 +1,16 @@
 """Small layers that know nothing of reinforcement learning. Each computes in the type of its input."""
 
-from gpld.kernels import NORM_EPS
-from gpld.nets._conv import Conv, ConvLayer, from_blocks, in_blocks
+from gpld.nets._conv import Conv, ConvLayer
 from gpld.nets._layers import (
     MLP,
+    NORM_EPS,
     BlockLinear,
     Dense,
-    Head,
     Linear,
+    MLPHead,
     RMSNorm,
-    aligned,
+    add_bias,
     cast,
-    joint_heads,
-    joint_linear,
-    joint_product,
     unrolled,
 )
 
@@ -24,15 +21,10 @@ __all__ = [
     "Conv",
     "ConvLayer",
     "Dense",
-    "Head",
     "Linear",
+    "MLPHead",
     "RMSNorm",
-    "aligned",
+    "add_bias",
     "cast",
-    "from_blocks",
-    "in_blocks",
-    "joint_heads",
-    "joint_linear",
-    "joint_product",
     "unrolled",
 ]

@@ -70,7 +70,7 @@ def closed_form_rows(
     return (1 - head.unimix) ** 2 * value
 
 
-class _States(NamedTuple):
+class _Evaluated(NamedTuple):
     """What the forward pass leaves behind for the pull-back."""
 
     logits: jax.Array
@@ -92,7 +92,7 @@ class _States(NamedTuple):
         return jax.nn.softmax(self.logits, axis=-1)
 
 
-def _evaluate(head: Head, y: jax.Array, rows: Rows, dtype: jnp.dtype) -> _States:
+def _evaluate(head: Head, y: jax.Array, rows: Rows, dtype: jnp.dtype) -> _Evaluated:
     kernel, bias = restrict(head, rows)
     kernels = [centred(head, layer.kernel) for layer in head.layers]
     a, (first, *slopes) = hidden_layers(head, y.astype(kernel.dtype), dtype)
@@ -105,7 +105,7 @@ def _evaluate(head: Head, y: jax.Array, rows: Rows, dtype: jnp.dtype) -> _States
         stacked = jnp.stack([a, first.diag * first.unit, first.diag * c])
         logits, *table = _read_out(stacked, kernel, dtype)
     between = list(zip(kernels[1:], slopes, strict=True))[::-1]
-    return _States(logits + bias[None], kernel, between, first, metric, table, dtype)
+    return _Evaluated(logits + bias[None], kernel, between, first, metric, table, dtype)
 
 
 def _read_out(a: jax.Array, kernel: jax.Array, dtype: jnp.dtype) -> jax.Array:
@@ -120,7 +120,7 @@ def _through_softmax(probs: jax.Array, epsilon: jax.Array) -> jax.Array:
     return probs * (epsilon - jnp.sum(probs * epsilon, axis=-1, keepdims=True))
 
 
-def _pulled_back(states: _States, cotangents: jax.Array) -> jax.Array:
+def _pulled_back(states: _Evaluated, cotangents: jax.Array) -> jax.Array:
     """Squared norms `[P, N, rows]`, at the state, of cotangents `[P, N, rows, C]` of the logits."""
     probes, number, rows, classes = cotangents.shape
     by_row = cotangents.transpose(0, 2, 1, 3).reshape(probes * rows, number, classes).astype(states.dtype)
@@ -146,7 +146,7 @@ def _through_layer(v: jax.Array, slope: Slope) -> jax.Array:
     return (for_all_vectors(slope.diag, v) * v.astype(slope.diag.dtype)).astype(v.dtype)
 
 
-def _exact_by_class(states: _States) -> jax.Array:
+def _exact_by_class(states: _Evaluated) -> jax.Array:
     """The sum over all C basis vectors as probes, one at a time to hold no more than one in memory."""
     probs = states.probs
 
@@ -158,7 +158,7 @@ def _exact_by_class(states: _States) -> jax.Array:
     return jax.lax.scan(jax.checkpoint(add), jnp.zeros_like(probs[..., 0]), basis)[0]
 
 
-def _exact_one_layer(states: _States) -> jax.Array:
+def _exact_one_layer(states: _Evaluated) -> jax.Array:
     """The sum over all classes by the structure of softmax's Jacobian.
 
     Row c of the Jacobian is p_c (x_c - mean), with x_c the pull-back of logit c and mean = sum_c p_c x_c.

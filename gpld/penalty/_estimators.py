@@ -61,9 +61,17 @@ def exact(fn: Map, u: jax.Array, *, rows: Rows = None) -> jax.Array:
 
 
 def _select(fn: Map, rows: Rows) -> Map:
-    if rows is None:
-        return fn
-    return lambda u: take_rows(fn(u), rows)
+    """The map to some rows, which checks that it is one to rows at all."""
+
+    def selected(u: jax.Array) -> jax.Array:
+        q = fn(u)
+        if jnp.ndim(q) != 2:
+            raise ValueError(
+                f"the map must return [K, C] of one state, not {list(jnp.shape(q))}; batches go by jax.vmap"
+            )
+        return take_rows(q, rows)
+
+    return selected
 
 
 def take_rows(x: jax.Array, rows: Rows, axis: int = 0) -> jax.Array:

@@ -62,7 +62,10 @@ def exact(fn: Map, u: Tensor, *, rows: Rows = None) -> Tensor:
 
 def _evaluate(fn: Map, u: Tensor, rows: Rows) -> tuple[Tensor, Tensor]:
     u = u if u.requires_grad else u.detach().requires_grad_()
-    return u, take_rows(fn(u), rows, dim=1)
+    q = fn(u)
+    if q.ndim != 3 or len(q) != len(u):
+        raise ValueError(f"the map must return [N, K, C] of states {list(u.shape)}, not {list(q.shape)}")
+    return u, take_rows(q, rows, dim=1)
 
 
 def _pulled_back(q: Tensor, u: Tensor, epsilon: Tensor) -> Tensor:

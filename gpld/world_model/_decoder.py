@@ -7,20 +7,9 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpld.config import ConfigError, ModelConfig
 from gpld.distributions import symlog
-from gpld.nets import (
-    MLP,
-    BlockLinear,
-    Conv,
-    ConvLayer,
-    Dense,
-    Linear,
-    RMSNorm,
-    from_blocks,
-    joint_linear,
-    joint_product,
-)
+from gpld.nets import MLP, BlockLinear, Conv, ConvLayer, Dense, Linear, RMSNorm
 from gpld.types import Spaces
-from gpld.world_model._encoder import KERNEL, STAGES, Keys, flat, smallest_map
+from gpld.world_model._encoder import KERNEL, STAGES, Shapes, flat, smallest_map
 
 
 class Decoder(eqx.Module):
@@ -29,7 +18,7 @@ class Decoder(eqx.Module):
     mlp: MLP | None
     outputs: dict[str, Linear]
     cnn: "ImageDecoder | None"
-    vectors: Keys = eqx.field(static=True)
+    vectors: Shapes = eqx.field(static=True)
 
     @classmethod
     def init(cls, config: ModelConfig, spaces: Spaces, *, key: PRNGKeyArray) -> "Decoder":
@@ -47,31 +36,22 @@ class Decoder(eqx.Module):
 
     def __call__(self, h: Float[Array, "*N D"], z: Float[Array, "*N KC"]) -> dict[str, Float[Array, "..."]]:
         """Predictions: of vectors in symlog space, flat, `[..., prod(shape)]`; of images in their shape."""
-        return self._decode_vectors(h, z) | (self.cnn(h, z) if self.cnn else {})
+        return self.decode_vectors(h, z) | (self.cnn(h, z) if self.cnn else {})
 
-    def _decode_vectors(
-        self, h: Float[Array, "*N D"], z: Float[Array, "*N KC"], *, fused: bool = False
+    def decode_vectors(
+        self, h: Float[Array, "*N D"], z: Float[Array, "*N KC"]
     ) -> dict[str, Float[Array, "*N width"]]:
+        """Predictions of vectors alone."""
         if self.mlp is None:
             return {}
-        x = self.mlp.from_product(*joint_product([self.mlp.layers[0].linear], z, h), fused=fused)
-        names = [name for name, _ in self.vectors]
-        predictions = joint_linear([self.outputs[name] for name in names], x)
-        return {name: y.astype(jnp.float32) for name, y in zip(names, predictions, strict=True)}
+        x = self.mlp(jnp.concatenate([z, h], axis=-1))
+        return {name: self.outputs[name](x).astype(jnp.float32) for name, _ in self.vectors}
 
     def loss(
-        self,
-        h: Float[Array, "*N D"],
-        z: Float[Array, "*N KC"],
-        obs: dict[str, Array],
-        *,
-        fused: bool = False,
+        self, h: Float[Array, "*N D"], z: Float[Array, "*N KC"], obs: dict[str, Array]
     ) -> dict[str, Float[Array, "*N"]]:
-        """Squared error to the symlog of a vector or to an image in [0, 1], summed over its dimensions.
-
-        `fused` takes GPU kernels for the activations of vectors.
-        """
-        predictions = self._decode_vectors(h, z, fused=fused)
+        """Squared error to the symlog of a vector or to an image in [0, 1], summed over its dimensions."""
+        predictions = self.decode_vectors(h, z)
         targets = flat(obs, self.vectors)
         losses = {
             name: jnp.sum(jnp.square(predictions[name] - symlog(target)), axis=-1)
@@ -93,10 +73,10 @@ class ImageDecoder(eqx.Module):
     layers: tuple[ConvLayer, ...]
     """Numbered as the encoder's stages whose channels they give back: the last comes first."""
     out: Conv
-    images: Keys = eqx.field(static=True)
+    images: Shapes = eqx.field(static=True)
 
     @classmethod
-    def init(cls, config: ModelConfig, images: Keys, *, key: PRNGKeyArray) -> "ImageDecoder":
+    def init(cls, config: ModelConfig, images: Shapes, *, key: PRNGKeyArray) -> "ImageDecoder":
         """A freshly initialised decoder for these images."""
         channels = [config.depth * stage for stage in STAGES]
         if channels[-1] % config.blocks:
@@ -131,8 +111,8 @@ class ImageDecoder(eqx.Module):
         from_z = self.z_out(self.z_in(z)).reshape(from_h.shape)
         x = jax.nn.silu(self.norm(from_h + from_z))
         for layer in reversed(self.layers):
-            x = from_blocks(layer.activate(layer.conv.of_doubled(x)))
-        x = from_blocks(jax.nn.sigmoid(self.out.of_doubled(x).astype(jnp.float32)))
+            x = layer.double(x)
+        x = jax.nn.sigmoid(self.out.of_doubled(x).astype(jnp.float32))
         ends = [sum(shape[-1] for _, shape in self.images[: i + 1]) for i in range(len(self.images) - 1)]
         parts = jnp.split(x, ends, axis=-1)
         return {name: part for (name, _), part in zip(self.images, parts, strict=True)}

@@ -7,10 +7,10 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpld.config import ModelConfig
 from gpld.distributions import symlog
-from gpld.nets import MLP, ConvLayer, in_blocks
+from gpld.nets import MLP, ConvLayer
 from gpld.types import Spaces
 
-Keys = tuple[tuple[str, tuple[int, ...]], ...]
+Shapes = tuple[tuple[str, tuple[int, ...]], ...]
 """Names and shapes of observations."""
 
 STAGES = (2, 3, 4, 4)
@@ -27,7 +27,7 @@ class Encoder(eqx.Module):
 
     mlp: MLP | None
     cnn: "ImageEncoder | None"
-    vectors: Keys = eqx.field(static=True)
+    vectors: Shapes = eqx.field(static=True)
 
     @classmethod
     def init(cls, config: ModelConfig, spaces: Spaces, *, key: PRNGKeyArray) -> "Encoder":
@@ -44,14 +44,11 @@ class Encoder(eqx.Module):
         vectors = self.mlp.layers[-1].norm.scale.shape[0] if self.mlp else 0
         return vectors + (self.cnn.width if self.cnn else 0)
 
-    def __call__(
-        self, obs: dict[str, Array], dtype: jnp.dtype, *, fused: bool = False
-    ) -> Float[Array, "*N E"]:
-        """`fused` takes GPU kernels for the activations of vectors."""
+    def __call__(self, obs: dict[str, Array], dtype: jnp.dtype) -> Float[Array, "*N E"]:
         parts = []
         if self.mlp:
             vectors = jnp.concatenate([symlog(x) for x in flat(obs, self.vectors)], axis=-1)
-            parts.append(self.mlp(vectors.astype(dtype), fused=fused))
+            parts.append(self.mlp(vectors.astype(dtype)))
         if self.cnn:
             parts.append(self.cnn(obs, dtype))
         return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=-1)
@@ -61,10 +58,10 @@ class ImageEncoder(eqx.Module):
     """Images, their channels stacked by name, halved four times: convolution, pooling, norm, SiLU."""
 
     layers: tuple[ConvLayer, ...]
-    images: Keys = eqx.field(static=True)
+    images: Shapes = eqx.field(static=True)
 
     @classmethod
-    def init(cls, config: ModelConfig, images: Keys, *, key: PRNGKeyArray) -> "ImageEncoder":
+    def init(cls, config: ModelConfig, images: Shapes, *, key: PRNGKeyArray) -> "ImageEncoder":
         """A freshly initialised encoder for these images, which must have the same height and width."""
         smallest_map(images)
         channels = [sum(shape[-1] for _, shape in images), *(config.depth * stage for stage in STAGES)]
@@ -81,14 +78,12 @@ class ImageEncoder(eqx.Module):
 
     def __call__(self, obs: dict[str, Array], dtype: jnp.dtype) -> Float[Array, "*N width"]:
         x = jnp.concatenate([obs[name] for name, _ in self.images], axis=-1).astype(dtype) / 255 - 0.5
-        first, *others = self.layers
-        x = first.activate(first.conv.of_blocks(in_blocks(x)).max(axis=(-3, -2)))
-        for layer in others:
-            x = layer.activate(in_blocks(layer.conv(x)).max(axis=(-3, -2)))
+        for layer in self.layers:
+            x = layer.halve(x)
         return x.reshape(*x.shape[:-3], -1)
 
 
-def smallest_map(images: Keys) -> tuple[int, int]:
+def smallest_map(images: Shapes) -> tuple[int, int]:
     """Height and width of images after all halvings."""
     factor = 2 ** len(STAGES)
     for name, shape in images:
@@ -102,6 +97,6 @@ def smallest_map(images: Keys) -> tuple[int, int]:
     return height // factor, width // factor
 
 
-def flat(obs: dict[str, Array], keys: Keys) -> list[Float[Array, "*N width"]]:
+def flat(obs: dict[str, Array], keys: Shapes) -> list[Float[Array, "*N width"]]:
     """Every observation key as a vector, in the order of `keys`."""
     return [obs[name].reshape(*obs[name].shape[: obs[name].ndim - len(shape)], -1) for name, shape in keys]

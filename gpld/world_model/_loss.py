@@ -4,13 +4,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from gpld import kernels
 from gpld.config import AgentConfig
-from gpld.distributions import bernoulli_loss, entropy, kl, twohot_loss, twohot_mean
-from gpld.nets import joint_heads, joint_product
+from gpld.distributions import bernoulli_loss, entropy, kl
 from gpld.types import Batch
 from gpld.world_model._model import WorldModel
-from gpld.world_model._rssm import Observed, observe
+from gpld.world_model._rssm import Observed
 
 
 class Prediction(NamedTuple):
@@ -19,8 +17,6 @@ class Prediction(NamedTuple):
     observed: Observed
     e: Float[Array, "T B E"]
     """Encoded observations."""
-    prior_first: Float[Array, "T B hidden"]
-    """Preactivation of the prior's first layer."""
     losses: dict[str, Float[Array, "T B"]]
     """Unweighted terms: one per observation key, `reward`, `cont`, `dyn`, `rep`."""
     metrics: dict[str, Float[Array, ""]]
@@ -30,31 +26,18 @@ def predict(
     config: AgentConfig, model: WorldModel, batch: Batch, uniform: Float[Array, "T B K"]
 ) -> Prediction:
     """Run the posterior along a batch and score everything the model predicts of it."""
-    fused = kernels.chosen(config, batch.reward.shape[1])
-    e = model.encoder(batch.obs, jnp.dtype(config.compute), fused=fused)
-    seen = observe(
-        model.dynamics,
-        batch.start,
-        e,
-        batch.prev_action,
-        batch.is_first,
-        uniform,
-        unroll=config.unroll,
-        fused=fused,
-    )
     dynamics = model.dynamics
-    (prior_product,) = joint_product([dynamics.prior.first], seen.h)
-    posterior = dynamics.probs(seen.logits)
-    prior = dynamics.probs(dynamics.prior.from_product(prior_product, fused=fused))
+    e = model.encoder(batch.obs, jnp.dtype(config.compute))
+    seen = dynamics.observe(batch.start, e, batch.prev_action, batch.is_first, uniform, unroll=config.unroll)
+    posterior, prior = dynamics.probs(seen.logits), dynamics.probs(dynamics.prior(seen.h))
+    reward, cont_logit = seen.read(model.reward, model.cont)
 
-    reward_logits, cont_logit = joint_heads([model.reward, model.cont], seen.h, seen.z, fused=fused)
-
-    losses = model.decoder.loss(seen.h, seen.z, batch.obs, fused=fused)
-    losses |= _kl_losses(posterior, prior, config.loss.free_nats)
-    losses["reward"] = twohot_loss(reward_logits, batch.reward)
+    losses = model.decoder.loss(seen.h, seen.z, batch.obs)
+    losses |= kl_losses(posterior, prior, config.loss.free_nats)
+    (losses["reward"],) = reward.losses(batch.reward)
     losses["cont"] = bernoulli_loss(cont_logit[..., 0], continue_target(config, batch))
 
-    reward_mean = twohot_mean(reward_logits)
+    reward_mean = reward.mean()
     metrics = {
         "kl": kl(posterior, prior).mean(),
         "entropy/prior": entropy(prior).mean(),
@@ -65,7 +48,7 @@ def predict(
         "reward/predicted_std": reward_mean.std(),
         "reward/error": jnp.abs(reward_mean - batch.reward).mean(),
     }
-    return Prediction(seen, e, dynamics.prior.first.add_bias(prior_product), losses, metrics)
+    return Prediction(seen, e, losses, metrics)
 
 
 def continue_target(config: AgentConfig, batch: Batch) -> Float[Array, "T B"]:
@@ -74,10 +57,10 @@ def continue_target(config: AgentConfig, batch: Batch) -> Float[Array, "T B"]:
     return jnp.where(batch.is_terminal, 0.0, discount)
 
 
-def _kl_losses(
+def kl_losses(
     posterior: Float[Array, "*N K C"], prior: Float[Array, "*N K C"], free_nats: float
 ) -> dict[str, Float[Array, "*N"]]:
-    """Pull the prior to the posterior and, separately weighted, the posterior to the prior."""
+    """Train the prior towards the posterior and, separately weighted, the posterior towards the prior."""
     stop = jax.lax.stop_gradient
     return {
         "dyn": jnp.maximum(kl(stop(posterior), prior), free_nats),

@@ -8,10 +8,10 @@ from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from gpld import penalty
 from gpld.config import AgentConfig, PenaltyConfig
-from gpld.nets import NORM_EPS, Head
+from gpld.nets import NORM_EPS, MLPHead
 from gpld.penalty import schedules
 from gpld.world_model._loss import Prediction
-from gpld.world_model._rssm import Dynamics
+from gpld.world_model._rssm import RSSM
 
 
 class PenaltyNoise(NamedTuple):
@@ -47,7 +47,7 @@ def draw_penalty_noise(config: AgentConfig, total: int, *, key: PRNGKeyArray) ->
 
 def penalties(
     config: AgentConfig,
-    dynamics: Dynamics,
+    dynamics: RSSM,
     prediction: Prediction,
     noise: PenaltyNoise,
     *,
@@ -58,7 +58,7 @@ def penalties(
     The mean is over the sampled states, or with `over_all` 1 over all, as if those left out had none.
     """
     seen = prediction.observed
-    by_first = {"posterior": seen.first, "prior": prediction.prior_first}
+    by_first = {"posterior": lambda: seen.first, "prior": lambda: dynamics.prior.first(seen.h)}
     by_input = {"posterior": (seen.h, prediction.e), "prior": (seen.h,)}
     options, heads = config.penalty, {"posterior": dynamics.posterior, "prior": dynamics.prior}
     rows = noise.rows if options.random_rows else options.rows or None
@@ -75,8 +75,8 @@ def penalties(
             each = _by_products(dynamics, heads[name], u, probes, rows, config.compute)
         else:
             each = penalty.closed_form(
-                _described(heads[name], dynamics),
-                sampled(by_first[name]),
+                _layers_of(heads[name], dynamics),
+                sampled(by_first[name]()),
                 noise.probes[name],
                 rows=rows,
                 dtype=jnp.dtype(config.compute),
@@ -86,8 +86,8 @@ def penalties(
 
 
 def _by_products(
-    dynamics: Dynamics,
-    head: Head,
+    dynamics: RSSM,
+    head: MLPHead,
     u: Float[Array, "n d"],
     probes: Float[Array, "P n rows C"] | None,
     rows: penalty.Rows,
@@ -123,8 +123,8 @@ def penalty_weight(
     )
 
 
-def _described(head: Head, dynamics: Dynamics) -> penalty.Head:
-    """A head of ours as the penalty's library describes heads."""
+def _layers_of(head: MLPHead, dynamics: RSSM) -> penalty.Head:
+    """A head as the room `penalty` describes it."""
     layers = [(layer.linear, layer.norm) for layer in head.mlp.layers]
     return penalty.Head(
         layers=tuple(penalty.Hidden(linear.weight, linear.bias, norm.scale) for linear, norm in layers),

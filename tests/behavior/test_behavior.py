@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpld.behavior import Normalizer, dream_losses, dream_returns, replay_returns, replay_value_loss
+from gpld.behavior import Normalizer, Scores, dream_losses, dream_returns, replay_returns, replay_value_loss
 from gpld.config import BehaviorConfig
 from gpld.distributions import Normal, TwoHot, twohot_loss, twohot_mean
-from gpld.types import Spaces
+from gpld.types import Batch, Spaces
 from tests.golden_files import Golden, assert_close, swap
 
 
@@ -27,7 +27,7 @@ def test_golden_policy_and_value():
     assert_close(policy.std, g["policy/std"], 1e-5, "std")
     assert_close(policy.log_prob(g["policy/action"]), g["policy/logp"], 1e-5, "log_prob")
     assert_close(policy.entropy(), g["policy/entropy"], 1e-5, "entropy")
-    logits = model.value(g["head_input"])
+    logits = model.value(g["head_input"]).logits
     assert_close(logits, g["value/logits"], 1e-5, "value logits")
     assert_close(twohot_mean(logits), g["value/pred"], 1e-5, "value")
     assert_close(twohot_loss(logits, g["value/target"]), g["value/loss"], 1e-5, "value loss")
@@ -62,12 +62,14 @@ def _losses(g, config, step, normalizer, **replace):
         config,
         normalizer,
         jnp.float32(config.entropy),
-        reward=x["rew"],
-        cont=x["con"],
-        action=x["act"][:-1],
-        policy=Normal(x["mean"][:-1], x["std"][:-1]),
-        value=TwoHot(x["val_logits"]),
-        slow_value=twohot_mean(x["slow_logits"]),
+        x["act"][:-1],
+        Scores(
+            reward=x["rew"],
+            cont=x["con"],
+            slow_value=twohot_mean(x["slow_logits"]),
+            value=TwoHot(x["val_logits"]),
+            policy=Normal(x["mean"][:-1], x["std"][:-1]),
+        ),
     )
 
 
@@ -122,15 +124,10 @@ def test_golden_replay_value_loss(returns):
     )
 
     def loss(config, logits):
-        return replay_value_loss(
-            config,
-            reward=x["rew"],
-            is_last=x["last"],
-            is_terminal=x["term"],
-            bootstrap=x["boot"],
-            value_logits=logits,
-            slow_logits=x["slow_logits"],
-        )
+        none = jnp.zeros(0)
+        batch = Batch({}, none, x["rew"], none, x["last"], x["term"], none)
+        slow_value = twohot_mean(x["slow_logits"])
+        return replay_value_loss(config, batch, x["boot"], TwoHot(logits), slow_value)
 
     discount = 1 - 1 / config.discount_horizon
     got = replay_returns(x["rew"], x["last"], x["term"], x["boot"], trace=config.trace, discount=discount)

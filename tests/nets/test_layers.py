@@ -1,11 +1,9 @@
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpld.nets import MLP, BlockLinear, Conv, Linear, RMSNorm, from_blocks, in_blocks, joint_linear
+from gpld.nets import MLP, BlockLinear, Conv, ConvLayer, Linear, RMSNorm
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.01])
@@ -69,66 +67,11 @@ def test_layers_compute_in_the_type_of_their_input():
     np.testing.assert_allclose(low.astype(jnp.float32), mlp(x), atol=0.05)
 
 
-def test_joint_linear_equals_the_layers_one_by_one():
-    keys = jax.random.split(jax.random.key(0), 5)
-    layers = [Linear.init(7, n, key=k) for n, k in zip((2, 3, 4), keys, strict=False)]
-    a, b = jax.random.normal(keys[3], (5, 3)), jax.random.normal(keys[4], (5, 4))
-    for got, layer in zip(joint_linear(layers, a, b), layers, strict=True):
-        np.testing.assert_allclose(got, layer(jnp.concatenate([a, b], -1)), rtol=1e-5, atol=1e-6)
-
-
 def test_convolution_initialisation_follows_all_it_reads():
     layer = Conv.init(30, 50, 5, key=jax.random.key(0))
     assert layer.weight.shape == (5, 5, 30, 50)
     np.testing.assert_allclose(layer.weight.std(), 1 / np.sqrt(5 * 5 * 30), rtol=0.01)
     assert not layer.bias.any()
-
-
-def with_gradients(conv):
-    """Values and both gradients of one run's convolution."""
-
-    def run(maps, weight, by):
-        y, back = jax.vjp(conv, maps, weight)
-        return y, *back(by)
-
-    return run
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
-def test_convolutions_of_runs_are_those_of_each(axes, dtype):
-    def plain(maps, weight):
-        layout = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(maps, weight, (1, 1), "SAME", dimension_numbers=layout)
-
-    shapes = ((4, 8, 6, 2), (5, 5, 2, 3), (4, 8, 6, 3))
-    maps, weight, by = (
-        jax.random.normal(key, (3, *shape) if axis == 0 else shape).astype(dtype)
-        for key, shape, axis in zip(jax.random.split(jax.random.key(0), 3), shapes, (*axes, 0), strict=True)
-    )
-    ours, theirs = (
-        jax.jit(jax.vmap(with_gradients(conv), (*axes, 0)))
-        for conv in (lambda maps, weight: Conv(weight, jnp.zeros(3, dtype))(maps), plain)
-    )
-    for found, expected in zip(ours(maps, weight, by), theirs(maps, weight, by), strict=True):
-        assert found.dtype == expected.dtype == dtype
-        scale = float(jnp.abs(expected).max())
-        tolerance = scale * (1e-6 if dtype == "float32" else 1e-2)
-        np.testing.assert_allclose(found.astype(float), expected.astype(float), rtol=0, atol=tolerance)
-    groups = [str(jax.make_jaxpr(f)(maps, weight, by)).count("group_count=3") for f in (ours, theirs)]
-    assert groups[0] == 0 or axes != (0, 0)
-    assert groups[1] > 0
-
-
-def test_convolutions_of_runs_of_runs():
-    maps = jax.random.normal(jax.random.key(0), (2, 3, 1, 4, 4, 2))
-    weights = jax.random.normal(jax.random.key(1), (2, 3, 3, 3, 2, 2))
-
-    def run(weight, maps):
-        return Conv(weight, jnp.zeros(2))(maps)
-
-    found = jax.jit(jax.vmap(jax.vmap(run)))(weights, maps)
-    np.testing.assert_allclose(found[1, 2], run(weights[1, 2], maps[1, 2]), rtol=1e-6, atol=1e-6)
 
 
 def test_convolution_reads_a_window_around_each_place():
@@ -141,20 +84,13 @@ def test_convolution_reads_a_window_around_each_place():
     np.testing.assert_allclose(layer(jnp.asarray(x)), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_blocks_are_2x2_places_and_give_back_their_maps():
-    x = jnp.arange(2 * 4 * 6 * 3.0).reshape(2, 4, 6, 3)
-    blocks = in_blocks(x)
-    assert blocks.shape == (2, 2, 3, 2, 2, 3)
-    np.testing.assert_array_equal(blocks[:, 1, 2, 0, 1], x[:, 2, 5])
-    np.testing.assert_array_equal(from_blocks(blocks), x)
-
-
-@pytest.mark.parametrize("size", [1, 3, 5, 7])
-def test_convolutions_by_blocks_are_those_by_places(size):
-    layer = Conv.init(2, 3, size, key=jax.random.key(0))
-    layer = Conv(layer.weight, jnp.arange(3.0))
+def test_doubled_and_halved_maps():
+    layer = ConvLayer.init(2, 3, 5, key=jax.random.key(0))
     x = jax.random.normal(jax.random.key(1), (2, 1, 4, 6, 2))
-    doubled = x.repeat(2, axis=-3).repeat(2, axis=-2)
-    close = partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-5)
-    close(from_blocks(layer.of_doubled(x)), layer(doubled))
-    close(from_blocks(layer.of_blocks(in_blocks(x))), layer(x))
+    double, half = layer.double(x), layer.halve(x)
+    assert double.shape == (2, 1, 8, 12, 3)
+    doubled = jnp.kron(x, jnp.ones((1, 1, 2, 2, 1)))
+    np.testing.assert_allclose(double, jax.nn.silu(layer.norm(layer.conv(doubled))), rtol=1e-5, atol=1e-6)
+    y = np.asarray(layer.conv(x))
+    largest = np.maximum.reduce([y[..., i::2, j::2, :] for i in (0, 1) for j in (0, 1)])
+    np.testing.assert_allclose(half, jax.nn.silu(layer.norm(jnp.asarray(largest))), rtol=1e-5, atol=1e-6)

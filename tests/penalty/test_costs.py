@@ -11,6 +11,7 @@ def benchmark():
     return scripts.load("benchmarks/penalty.py")
 
 
+@pytest.mark.slow
 def test_closed_form_probes_take_at_most_a_fifth_of_the_operations(benchmark):
     options = benchmark.Options(rho=(0.5,), targets=("posterior",))
     with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):

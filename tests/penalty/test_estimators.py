@@ -115,3 +115,10 @@ def test_rows_are_the_first_or_the_named_ones(rows):
     )
     error = jnp.std(estimates) / 4000**0.5
     assert abs(jnp.mean(estimates) - exact(posterior, U, rows=rows)) < 3 * error
+
+
+@pytest.mark.parametrize("estimate", [exact, lambda fn, u: hutchinson(fn, u, jax.random.key(0))])
+def test_a_map_to_something_else_than_rows_is_told(estimate):
+    """A vector would silently be taken for as many rows as it has classes."""
+    with pytest.raises(ValueError, match=r"the map must return \[K, C\] of one state, not \[12\]"):
+        estimate(lambda u: posterior(u).reshape(-1), U)

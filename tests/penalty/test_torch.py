@@ -204,3 +204,11 @@ def test_averages_and_schedules_are_jaxs():
 def test_too_many_rows_say_what_is_allowed():
     with pytest.raises(ValueError, match="rows must be between 1 and 3, not 4"):
         ours.take_rows(torch.zeros(3, 2), 4)
+
+
+@pytest.mark.parametrize("estimate", [ours.exact, ours.hutchinson])
+@pytest.mark.parametrize("shape", [(5, 12), (1, 3, 4)])
+def test_a_map_to_something_else_than_rows_is_told(estimate, shape):
+    u = torch.ones(5, 2)
+    with pytest.raises(ValueError, match=r"the map must return \[N, K, C\] of states \[5, 2\], not"):
+        estimate(lambda u: u.sum() * torch.ones(shape), u)

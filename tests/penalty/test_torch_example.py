@@ -10,6 +10,7 @@ def example():
     return scripts.load("examples/torch_rssm.py")
 
 
+@pytest.mark.slow
 def test_the_penalty_smooths_the_posterior_and_the_model_still_learns(example, capsys):
     results = example.main(["--steps", "40", "--weight", "0.5"])
     untrained = example.train(0.0, steps=0)

@@ -11,7 +11,7 @@ import pytest
 from gpld import agent, interop, penalty, replay
 from gpld.config import AgentConfig, BehaviorConfig, ConfigError, ModelConfig, OptimizerConfig, PenaltyConfig
 from gpld.types import Latent, Spaces
-from gpld.world_model import Decoder, Encoder, draw_penalty_noise, observe, penalties, predict
+from gpld.world_model import Decoder, Encoder, draw_penalty_noise, penalties, predict
 from tests.golden_files import Golden, assert_close
 
 F32 = jnp.dtype("float32")
@@ -34,7 +34,7 @@ SHAPES = {name: x.shape[2:] for name, x in G.under("obs").items()}
 PIXELS = Spaces.of({"image": SHAPES["image"]}, 3, images=["image"])
 MIXED = Spaces.of(SHAPES, 3, images=["image"])
 fresh = jax.jit(agent.init, static_argnums=(0, 1))
-H, Z = G["feat/deter"], G["feat/stoch"].reshape(2, 2, -1)
+H, Z = G["feat/deter"], G["feat/stoch"].reshape(*G["feat/stoch"].shape[:-2], -1)
 
 
 def golden_agent(spaces, sizes=SIZES, arrays=None):
@@ -93,7 +93,7 @@ def test_golden_vectors_beside_an_image():
     tokens = jax.jit(lambda encoder, obs: encoder(obs, F32))(world.encoder, G.under("obs"))
     assert_close(tokens, G["mixed/tokens"], 1e-5, "tokens")
     assert world.encoder.width == tokens.shape[-1]
-    assert world.dynamics.posterior.first.weight.shape[0] == SIZES.deter + tokens.shape[-1]
+    assert world.dynamics.posterior.mlp.layers[0].linear.weight.shape[0] == SIZES.deter + tokens.shape[-1]
     predictions = jax.jit(type(world.decoder).__call__)(world.decoder, H, Z)
     assert sorted(predictions) == sorted(G["mixed/output_order"])
     assert_close(predictions.pop("image"), G["recon"], 1e-5, "image")
@@ -236,7 +236,7 @@ def test_the_penalty_is_that_of_the_whole_jacobian(batch):
 
     def plain(encoder):
         e = encoder(batch.obs, F32)
-        h = observe(dynamics, batch.start, e, batch.prev_action, batch.is_first, uniform).h
+        h = dynamics.observe(batch.start, e, batch.prev_action, batch.is_first, uniform).h
         u = jnp.concatenate([h, e], axis=-1).reshape(TIME * BATCH, -1)
         assert u.shape[1] == 32 + encoder.width
         return jax.vmap(lambda u: penalty.exact(lambda u: dynamics.probs(dynamics.posterior(u)), u))(u).mean()

@@ -9,9 +9,14 @@ import pytest
 
 from gpld import agent
 from gpld.config import PenaltyConfig
-from gpld.world_model import Observed, draw_penalty_noise, penalties, penalty_weight
-from gpld.world_model._loss import Prediction
-from gpld.world_model._rssm import Dynamics, split_posterior
+from gpld.world_model import (
+    RSSM,
+    Observed,
+    Prediction,
+    draw_penalty_noise,
+    penalties,
+    penalty_weight,
+)
 from tests.golden_files import assert_close
 from tests.test_agent import SPACES, TINY, make_batch
 
@@ -39,7 +44,7 @@ def given():
     """Dynamics, and h and e of a batch."""
     keys = jax.random.split(jax.random.key(0), 3)
     sizes = TINY.model
-    dynamics = Dynamics.init(sizes, 2, key=keys[0])
+    dynamics = RSSM.init(sizes, 2, key=keys[0])
     return dynamics, *(
         jax.random.normal(key, (TIME, BATCH, width))
         for key, width in zip(keys[1:], (sizes.deter, sizes.units), strict=True)
@@ -49,10 +54,9 @@ def given():
 def values_of(config, dynamics, h, e, noise, **options):
     """The penalties at h and e, in the type that the agent computes in."""
     h, e = h.astype(config.compute), e.astype(config.compute)
-    by_h, _, by_e = split_posterior(dynamics, h.dtype)
     z = jnp.zeros((TIME, BATCH, 1), h.dtype)
-    seen = Observed(h, z, z, by_h(h) + by_e(e), z)
-    return penalties(config, dynamics, Prediction(seen, e, dynamics.prior.first(h), {}, {}), noise, **options)
+    seen = Observed(h, z, z, dynamics.posterior.first(jnp.concatenate([h, e], -1)))
+    return penalties(config, dynamics, Prediction(seen, e, {}, {}), noise, **options)
 
 
 def total(config, given, noise):

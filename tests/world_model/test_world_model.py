@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 
 from gpld import distributions as d
-from gpld.nets import joint_linear
 from gpld.types import Latent
-from gpld.world_model import observe, step_posterior
+from gpld.world_model import States
 from gpld.world_model._encoder import flat
-from gpld.world_model._loss import _kl_losses
-from gpld.world_model._recurrence import next_h
-from gpld.world_model._rssm import split, split_posterior
+from gpld.world_model._loss import kl_losses
 from tests.golden_files import Golden, assert_close
 
 
@@ -41,16 +38,14 @@ def _stored(g) -> Latent:
 
 
 def _core(dynamics, h, z, action):
-    cell, action_in = split(dynamics, h.dtype)
-    return next_h(cell, h, z.reshape(*z.shape[:-2], -1), action_in(action))
+    return dynamics.cell(h, z.reshape(*z.shape[:-2], -1), action)
 
 
 def test_golden_core_and_posterior_and_prior(rssm):
     g, dynamics = rssm
     h = _core(dynamics, g["in/deter"], g["in/stoch"], g["in/action"])
     assert_close(h, g["core/next_deter"], 1e-5, "h")
-    first, head, e_in = split_posterior(dynamics, h.dtype)
-    logits = head.finish(first(h) + e_in(g["in/tokens"]))
+    logits = dynamics.posterior(jnp.concatenate([h, g["in/tokens"]], -1))
     shape = g["post/logits"].shape
     assert_close(logits.reshape(shape), g["post/logits"], 1e-5, "posterior")
     assert_close(dynamics.prior(h).reshape(shape), g["prior/logits"], 1e-5, "prior")
@@ -68,22 +63,23 @@ def test_golden_resets_zero_h_z_and_action(rssm):
     assert reset.any()
     assert not reset.all()
     uniform = jnp.full(g["in/stoch"].shape[:-1], 0.5)
-    latent = step_posterior(dynamics, _stored(g), g["in/tokens"], g["in/action"], reset, uniform)
-    assert_close(latent.h, g["reset/next_deter"], 1e-5)
-    seen = observe(
-        dynamics, _stored(g), g["in/tokens"][None], g["in/action"][None], reset[None], uniform[None]
+    last = dynamics.unpack(_stored(g), jnp.dtype("float32"))
+    step = dynamics.observe_step(last, g["in/tokens"], g["in/action"], reset, uniform)
+    assert_close(step.h, g["reset/next_deter"], 1e-5)
+    seen = dynamics.observe(
+        _stored(g), g["in/tokens"][None], g["in/action"][None], reset[None], uniform[None]
     )
     assert_close(seen.h[0], g["reset/next_deter"], 1e-5)
     assert_close(seen.logits[0].reshape(g["reset/post_logits"].shape), g["reset/post_logits"], 1e-5)
 
 
-def test_golden_kl_losses(rssm):
+def test_goldenkl_losses(rssm):
     g, dynamics = rssm
     post, prior = g["kl/post_logits"], g["kl/prior_logits"]
     free = g.scalar("cfg/free_nats")
 
     def losses(post, prior):
-        return _kl_losses(
+        return kl_losses(
             d.mixed_softmax(post, dynamics.unimix), d.mixed_softmax(prior, dynamics.unimix), free
         )
 
@@ -110,19 +106,20 @@ def test_golden_decoder_and_heads():
         assert_close(prediction.reshape(g[f"dec_pred/{key}"].shape), g[f"dec_pred/{key}"], 1e-5, key)
     for key, loss in model.decoder.loss(h, z, g.under("target")).items():
         assert_close(loss, g[f"dec_loss/{key}"], 1e-5, key)
-    first = joint_linear([model.reward.first, model.cont.first], h, z)
-    assert_close(model.reward.finish(first[0]), g["rew/logits"], 1e-5, "reward")
-    assert_close(model.cont.finish(first[1])[..., 0], g["con/logit"], 1e-5, "continue")
-    assert_close(model.reward(g["head_input"]), g["rew/logits"], 1e-5, "reward, not joint")
+    reward, cont = States(h, z).read(model.reward, model.cont)
+    assert_close(reward.logits, g["rew/logits"], 1e-5, "reward")
+    assert_close(cont[..., 0], g["con/logit"], 1e-5, "continue")
+    assert_close(model.reward(g["head_input"]).logits, g["rew/logits"], 1e-5, "reward, of the file's input")
 
 
 def test_acting_and_observing_are_the_same_step(rssm):
     g, dynamics = rssm
     uniform = jax.random.uniform(jax.random.key(0), g["in/stoch"].shape[:-1])
     none = jnp.zeros(uniform.shape[0], bool)
-    latent = step_posterior(dynamics, _stored(g), g["in/tokens"], g["in/action"], none, uniform)
-    seen = observe(
-        dynamics, _stored(g), g["in/tokens"][None], g["in/action"][None], none[None], uniform[None]
-    )
-    np.testing.assert_allclose(latent.h, seen.h[0], rtol=1e-6, atol=1e-6)
-    np.testing.assert_array_equal(latent.z, seen.index[0])
+    last = dynamics.unpack(_stored(g), jnp.dtype("float32"))
+    step = dynamics.observe_step(last, g["in/tokens"], g["in/action"], none, uniform)
+    seen = dynamics.observe(_stored(g), g["in/tokens"][None], g["in/action"][None], none[None], uniform[None])
+    np.testing.assert_allclose(step.h, seen.h[0], rtol=1e-6, atol=1e-6)
+    np.testing.assert_array_equal(dynamics.pack(step).z, dynamics.pack(seen).z[0])
+    # What is sampled is one class of each variable, whatever its gradient.
+    assert set(np.unique(seen.z)) == {0, 1}

@@ -8,13 +8,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._tiles import (
-    NORM_EPS,
+from gpld.fused.kernels._tiles import (
     At,
     Part,
     Tile,
     activated_sum,
-    by_runs,
     call,
     column,
     dot,
@@ -24,7 +22,9 @@ from gpld.kernels._tiles import (
     sigmoid,
     silu,
     tanh,
+    with_runs,
 )
+from gpld.nets import NORM_EPS
 
 HIDDEN, GRU, READ = Tile(depth=256, warps=8), Tile(warps=8), Tile(columns=32, depth=128, stages=9)
 MANY, DRAW, DRAW_MANY = 64, Tile(columns=32), Tile(rows=64, columns=256, warps=8)
@@ -161,7 +161,7 @@ def follow(
     return update * candidate + (1 - update) * h
 
 
-@by_runs
+@with_runs
 def read(
     x: Float[Array, "N D"], weight: Float[Array, "..."], *, transposed: bool = False, runs: int = 1
 ) -> Float[Array, "N out"]:
@@ -197,7 +197,7 @@ def read(
     )
 
 
-@by_runs
+@with_runs
 def draw(
     x: Sequence[Part],
     activation: Activation,

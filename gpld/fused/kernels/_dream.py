@@ -12,8 +12,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._step import Activation, follow
-from gpld.kernels._tiles import NORM_EPS, At, Part, Tile, activated_sum, by_runs, call, dot, silu, summed
+from gpld.fused.kernels._step import Activation, follow
+from gpld.fused.kernels._tiles import At, Part, Tile, activated_sum, call, dot, silu, summed, with_runs
+from gpld.nets import NORM_EPS
 
 ENTER, HIDDEN, GRU = Tile(rows=4, warps=1), Tile(rows=1, warps=2), Tile(rows=2, warps=1)
 DENSE = Tile(rows=64, columns=128)
@@ -132,7 +133,7 @@ def gru_blocks(
     )
 
 
-@by_runs
+@with_runs
 def dense(
     x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"], *, runs: int = 1
 ) -> Float[Array, "N out"]:
@@ -145,8 +146,8 @@ def dense(
     return call(kernel, grid, inputs, output, cut)
 
 
-@by_runs
-def dense_kept(
+@with_runs
+def dense_and_sum(
     x: Sequence[Part], activation: Activation, weight: Float[Array, "width out"], record: At, *, runs: int = 1
 ) -> tuple[Float[Array, "N out"], Float[Array, "T N width"]]:
     """What `dense` gives, and the record with the sum of x."""

@@ -9,13 +9,23 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._tiles import At, Part, Tile, call, column, inverse_rms, products, pull_norm, silu_slope
+from gpld.fused.kernels._tiles import (
+    At,
+    Part,
+    Tile,
+    call,
+    column,
+    inverse_rms,
+    products,
+    silu_slope,
+    vjp_norm,
+)
 
 DRAW, GRU, ENTERED = Tile(depth=128, warps=8), Tile(depth=256), Tile(depth=256, warps=8)
 GATES, HIDDEN = Tile(columns=32), Tile()
 
 
-class Slope(NamedTuple):
+class NormSlope(NamedTuple):
     """The derivative of RMS norm and SiLU at one input."""
 
     slope: Float[Array, "*N width"]
@@ -26,7 +36,7 @@ class Slope(NamedTuple):
     """What the norm multiplied by."""
 
     @classmethod
-    def at(cls, x: Float[Array, "*N width"], scale: Float[Array, " width"]) -> "Slope":
+    def at(cls, x: Float[Array, "*N width"], scale: Float[Array, " width"]) -> "NormSlope":
         """At the input `x`."""
         inverse = inverse_rms(x)
         unit = x.astype(jnp.float32) * inverse
@@ -35,34 +45,34 @@ class Slope(NamedTuple):
         slope = scale * silu_slope(normed, jax.nn.sigmoid(normed))
         return cls(slope.astype(x.dtype), unit.astype(x.dtype), inverse)
 
-    def pull(self, gradient: Float[Array, "*N width"]) -> Float[Array, "*N width"]:
+    def vjp(self, gradient: Float[Array, "*N width"]) -> Float[Array, "*N width"]:
         """From the gradient by the activations to that by the input."""
-        by_unit = gradient.astype(jnp.float32) * self.slope.astype(jnp.float32)
-        return pull_norm(by_unit, self.unit.astype(jnp.float32), self.inverse).astype(gradient.dtype)
+        dunit = gradient.astype(jnp.float32) * self.slope.astype(jnp.float32)
+        return vjp_norm(dunit, self.unit.astype(jnp.float32), self.inverse).astype(gradient.dtype)
 
 
-def pull_draw(
-    by_z: Float[Array, "N KC"] | At,
+def vjp_draw(
+    dz: Float[Array, "N KC"] | At,
     later: Part,
-    by_logits: Float[Array, "N KC"] | At,
+    dlogits: Float[Array, "N KC"] | At,
     probs: Float[Array, "N KC"] | At,
     weight: Float[Array, "hidden KC"],
     stoch: int,
     unimix: float,
 ) -> Float[Array, "N hidden"]:
-    """From gradients by classes (`by_z + later`) and by logits to that by what `draw` multiplies."""
+    """From gradients by classes (`dz + later`) and by logits to that by what `draw` multiplies."""
     count, inner = probs.shape[0], weight.shape[0]
     columns = min(inner, DRAW.columns)
 
-    def kernel(by_z, later, by_logits, probs, weight, out):
+    def kernel(dz, later, dlogits, probs, weight, out):
         classes = probs.shape[1] // stoch
 
         def load(at):
-            p, *g, by_logit = (x[:, at].astype(jnp.float32) for x in (probs, by_z, later, by_logits))
+            p, *g, dlogit = (x[:, at].astype(jnp.float32) for x in (probs, dz, later, dlogits))
             shape = (DRAW.rows, at.size // classes, classes)
             p, g = p.reshape(shape), (g[0] + g[1]).reshape(shape)
             g = (1 - unimix) * p * (g - jnp.sum(p * g, axis=-1, keepdims=True))
-            return by_logit + g.reshape(by_logit.shape)
+            return dlogit + g.reshape(dlogit.shape)
 
         out[...] = products(load, [weight], DRAW, transposed=True)[0].astype(out.dtype)
 
@@ -71,9 +81,9 @@ def pull_draw(
         kernel,
         (count // DRAW.rows, inner // columns),
         [
-            (by_z, row),
+            (dz, row),
             (later.array, pl.BlockSpec((DRAW.rows, probs.shape[1]), lambda n, j: (n, later.index))),
-            (by_logits, row),
+            (dlogits, row),
             (probs, row),
             (weight, pl.BlockSpec((columns, weight.shape[1]), lambda n, j: (j, 0))),
         ],
@@ -85,11 +95,11 @@ def pull_draw(
     )
 
 
-def pull_gru(
-    by_active: Float[Array, "N hidden"],
-    slope: Slope,
-    by_first: Float[Array, "N hidden"] | At,
-    by_h: Sequence[Float[Array, "N wide"] | At],
+def vjp_gru(
+    dactive: Float[Array, "N hidden"],
+    slope: NormSlope,
+    dfirst: Float[Array, "N hidden"] | At,
+    dh: Sequence[Float[Array, "N wide"] | At],
     weight: Float[Array, "D hidden"],
     gates: Sequence[Float[Array, "N D"] | At],
     last: Float[Array, "N D"] | At,
@@ -103,26 +113,26 @@ def pull_gru(
     inner, columns = width // blocks, min(width // blocks, GRU.columns)
     steps = inner // columns
 
-    def kernel(by_active, slope, by_first, by_h, weight, gates, last, by_gates, by_last):
-        pulled = _pulled(slope, by_active)
+    def kernel(dactive, slope, dfirst, dh, weight, gates, last, dgates, dlast):
+        through = _through_activation(slope, dactive)
         (total,) = products(
-            lambda at: pulled(at) + by_first[:, at].astype(jnp.float32), [weight], GRU, transposed=True
+            lambda at: through(at) + dfirst[:, at].astype(jnp.float32), [weight], GRU, transposed=True
         )
-        total += sum(x[...].astype(jnp.float32) for x in by_h)
+        total += sum(x[...].astype(jnp.float32) for x in dh)
         for i, gate in enumerate(gates):
-            by_gates[:, i] = (total * gate[...].astype(jnp.float32)).astype(by_gates.dtype)
-        by_last[...] = (total * last[...].astype(jnp.float32)).astype(by_last.dtype)
+            dgates[:, i] = (total * gate[...].astype(jnp.float32)).astype(dgates.dtype)
+        dlast[...] = (total * last[...].astype(jnp.float32)).astype(dlast.dtype)
 
     tile = pl.BlockSpec((GRU.rows, columns), lambda n, g, j: (n, g * steps + j))
     row = pl.BlockSpec((GRU.rows, weight.shape[1]), lambda n, g, j: (n, 0))
-    by_gates, by_last = call(
+    dgates, dlast = call(
         kernel,
         (count // GRU.rows, blocks, steps),
         [
-            (by_active, row),
+            (dactive, row),
             _slope_tiles(slope, row, pl.BlockSpec((GRU.rows, 1), lambda n, g, j: (n, 0))),
-            (by_first, row),
-            [(x, tile) for x in by_h],
+            (dfirst, row),
+            [(x, tile) for x in dh],
             (weight, pl.BlockSpec((columns, weight.shape[1]), lambda n, g, j: (g * steps + j, 0))),
             [(x, tile) for x in gates],
             (last, tile),
@@ -136,22 +146,22 @@ def pull_gru(
         ),
         GRU,
     )
-    return by_gates.reshape(count, 3 * width), by_last
+    return dgates.reshape(count, 3 * width), dlast
 
 
-def pull_gates(
-    by_gates: Float[Array, "N gates"], slope: Slope, weight: Float[Array, "G own wide"]
+def vjp_gates(
+    dgates: Float[Array, "N gates"], slope: NormSlope, weight: Float[Array, "G own wide"]
 ) -> tuple[Float[Array, "N D"], Float[Array, "N tiles"]]:
     """From the gradient by the gates towards that by the hidden layer.
 
     Returns the gradient by the normed hidden layer, and the parts of its product with the normed layer.
     """
     blocks, inner, _ = weight.shape
-    count, columns = by_gates.shape[0], min(inner, GATES.columns)
+    count, columns = dgates.shape[0], min(inner, GATES.columns)
     steps = inner // columns
 
-    def kernel(by_gates, slope, unit, weight, out, along):
-        (total,) = products(lambda at: by_gates[:, at], [weight], GATES, transposed=True)
+    def kernel(dgates, slope, unit, weight, out, along):
+        (total,) = products(lambda at: dgates[:, at], [weight], GATES, transposed=True)
         total *= slope[...].astype(jnp.float32)
         out[...] = total.astype(out.dtype)
         along[...] = jnp.sum(total * unit[...].astype(jnp.float32), axis=-1, keepdims=True)
@@ -161,7 +171,7 @@ def pull_gates(
         kernel,
         (count // GATES.rows, blocks, steps),
         [
-            (by_gates, pl.BlockSpec((GATES.rows, 3 * inner), lambda n, g, j: (n, g))),
+            (dgates, pl.BlockSpec((GATES.rows, 3 * inner), lambda n, g, j: (n, g))),
             (slope.slope, tile),
             (slope.unit, tile),
             (weight, pl.BlockSpec((None, columns, 3 * inner), lambda n, g, j: (g, j, 0))),
@@ -177,43 +187,43 @@ def pull_gates(
     )
 
 
-def pull_hidden(
-    by_unit: Float[Array, "N D"],
+def vjp_hidden(
+    dunit: Float[Array, "N D"],
     along: Float[Array, "N tiles"],
-    slope: Slope,
-    by_last: Float[Array, "N D"],
+    slope: NormSlope,
+    dlast: Float[Array, "N D"],
     own: Float[Array, "G own own"],
 ) -> tuple[Float[Array, "N D"], Float[Array, "N D"]]:
-    """The gradient by the hidden layer, and what it and `by_last` add to the gradient by the last h."""
-    count, width = by_last.shape
+    """The gradient by the hidden layer, and what it and `dlast` add to the gradient by the last h."""
+    count, width = dlast.shape
     blocks, inner, _ = own.shape
     columns = min(inner, HIDDEN.columns)
     steps = inner // columns
 
-    def kernel(block, tile, along, inverse, by_last, own, by_hidden, by_h):
+    def kernel(block, tile, along, inverse, dlast, own, dhidden, dh):
         mean, inverse = jnp.sum(along[...], axis=-1, keepdims=True) / width, column(inverse)
 
-        def pulled(pair, at):
-            by_unit, unit = (x[:, at].astype(jnp.float32) for x in pair)
-            return inverse * (by_unit - unit * mean)
+        def through(pair, at):
+            dunit, unit = (x[:, at].astype(jnp.float32) for x in pair)
+            return inverse * (dunit - unit * mean)
 
-        by_hidden[...] = pulled(tile, slice(None)).astype(by_hidden.dtype)
-        (total,) = products(lambda at: pulled(block, at), [own], HIDDEN, transposed=True)
-        by_h[...] = (total + by_last[...].astype(jnp.float32)).astype(by_h.dtype)
+        dhidden[...] = through(tile, slice(None)).astype(dhidden.dtype)
+        (total,) = products(lambda at: through(block, at), [own], HIDDEN, transposed=True)
+        dh[...] = (total + dlast[...].astype(jnp.float32)).astype(dh.dtype)
 
     tile = pl.BlockSpec((HIDDEN.rows, columns), lambda n, g, j: (n, g * steps + j))
     block = pl.BlockSpec((HIDDEN.rows, inner), lambda n, g, j: (n, g))
     one = pl.BlockSpec((HIDDEN.rows, 1), lambda n, g, j: (n, 0))
-    shape = jax.ShapeDtypeStruct(by_last.shape, own.dtype)
+    shape = jax.ShapeDtypeStruct(dlast.shape, own.dtype)
     return call(
         kernel,
         (count // HIDDEN.rows, blocks, steps),
         [
-            ((by_unit, block), (slope.unit, block)),
-            ((by_unit, tile), (slope.unit, tile)),
+            ((dunit, block), (slope.unit, block)),
+            ((dunit, tile), (slope.unit, tile)),
             (along, pl.BlockSpec((HIDDEN.rows, along.shape[1]), lambda n, g, j: (n, 0))),
             (slope.inverse, one),
-            (by_last, tile),
+            (dlast, tile),
             (own, pl.BlockSpec((None, columns, inner), lambda n, g, j: (g, j, 0))),
         ],
         ((shape, tile), (shape, tile)),
@@ -221,26 +231,26 @@ def pull_hidden(
     )
 
 
-def pull_entered(
-    by_active: Float[Array, "N both"],
-    slope: Slope,
+def vjp_inputs(
+    dactive: Float[Array, "N both"],
+    slope: NormSlope,
     weight: Float[Array, "wide hidden"],
-    by_h: Float[Array, "N D"],
+    dh: Float[Array, "N D"],
     keep: Float[Array, "N 1"] | At,
     record: At,
 ) -> tuple[Float[Array, "N wide"], Float[Array, "T N wide"]]:
     """From the gradient by what the layers of h and z give to the step to that by [h, z], times `keep`.
 
-    `by_active` and `slope` have those of both layers side by side, `weight` the rows of both. `by_h` is added
+    `dactive` and `slope` have those of both layers side by side, `weight` the rows of both. `dh` is added
     to the gradient by h. The second result is the record with the first.
     """
-    (total, inner), (count, deter) = weight.shape, by_h.shape
+    (total, inner), (count, deter) = weight.shape, dh.shape
     columns = min(ENTERED.columns, math.gcd(total, deter))
     steps = deter // columns
 
-    def kernel(by_active, slope, weight, by_h, keep, out, kept):
-        (before,) = products(_pulled(slope, by_active), [weight], ENTERED, transposed=True)
-        before += jnp.where(pl.program_id(1) < steps, by_h[...].astype(jnp.float32), 0.0)
+    def kernel(dactive, slope, weight, dh, keep, out, kept):
+        (before,) = products(_through_activation(slope, dactive), [weight], ENTERED, transposed=True)
+        before += jnp.where(pl.program_id(1) < steps, dh[...].astype(jnp.float32), 0.0)
         before = (before * column(keep)).astype(out.dtype)
         out[...] = before
         kept[...] = before
@@ -254,10 +264,10 @@ def pull_entered(
         kernel,
         (count // ENTERED.rows, total // columns),
         [
-            (by_active, row),
+            (dactive, row),
             _slope_tiles(slope, row, pl.BlockSpec((ENTERED.rows, 1), lambda n, j: (n, which(j)))),
             (weight, pl.BlockSpec((columns, inner), lambda n, j: (j, 0))),
-            (by_h, pl.BlockSpec((ENTERED.rows, columns), lambda n, j: (n, jnp.minimum(j, steps - 1)))),
+            (dh, pl.BlockSpec((ENTERED.rows, columns), lambda n, j: (n, jnp.minimum(j, steps - 1)))),
             (keep, pl.BlockSpec((ENTERED.rows, 1), lambda n, j: (n, 0))),
         ],
         ((jax.ShapeDtypeStruct((count, total), weight.dtype), tile), (record, tile)),
@@ -265,18 +275,18 @@ def pull_entered(
     )
 
 
-def _slope_tiles(slope: Slope, row: pl.BlockSpec, one: pl.BlockSpec) -> list[Any]:
+def _slope_tiles(slope: NormSlope, row: pl.BlockSpec, one: pl.BlockSpec) -> list[Any]:
     return [(slope.slope, row), (slope.unit, row), (slope.inverse, one)]
 
 
-def _pulled(slope: Sequence[Any], by_active: Any) -> Callable[[Any], Float[Array, "rows depth"]]:
-    """Loads columns of a gradient, pulled through RMS norm and SiLU."""
+def _through_activation(slope: Sequence[Any], dactive: Any) -> Callable[[Any], Float[Array, "rows depth"]]:
+    """Loads columns of a gradient, carried back through RMS norm and SiLU."""
     steepness, unit, inverse = *slope[:2], column(slope[2])
-    product = (x[...].astype(jnp.float32) for x in (by_active, steepness, unit))
+    product = (x[...].astype(jnp.float32) for x in (dactive, steepness, unit))
     along = jnp.sum(math.prod(product), axis=-1, keepdims=True) / unit.shape[1]
 
     def load(at):
-        g, steep, direction = (x[:, at].astype(jnp.float32) for x in (by_active, steepness, unit))
+        g, steep, direction = (x[:, at].astype(jnp.float32) for x in (dactive, steepness, unit))
         return inverse * (g * steep - direction * along)
 
     return load

@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-NORM_EPS = 1e-4
-"""Added to the mean square by every RMS norm."""
+from gpld.nets import NORM_EPS
+
 ENOUGH = 96
 """Tiles that keep most of a GPU busy."""
 
@@ -127,11 +127,11 @@ def call(
     return out_tree.unflatten(results)
 
 
-def by_runs(function: Callable[P, T]) -> Callable[P, T]:
-    """`function` with its `runs` told: over how many it is mapped. Only arrays can differ between them."""
+def with_runs(function: Callable[P, T]) -> Callable[P, T]:
+    """A function whose argument `runs` is over how many runs it is mapped. Only arrays may differ in them."""
 
     @functools.wraps(function)
-    def told(*args: P.args, **kwargs: P.kwargs) -> T:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> T:
         arrays, others = eqx.partition((args, kwargs), eqx.is_array)
 
         def of(runs, arrays):
@@ -150,7 +150,7 @@ def by_runs(function: Callable[P, T]) -> Callable[P, T]:
 
         return mapped(arrays)
 
-    return told
+    return wrapper
 
 
 def _whole(pair: tuple[Any, pl.BlockSpec]) -> Any:
@@ -218,11 +218,11 @@ def inverse_rms(x: Float[Array, "*N width"]) -> Float[Array, "*N 1"]:
     return jax.lax.rsqrt(_mean(jnp.square(x.astype(jnp.float32))) + NORM_EPS)
 
 
-def pull_norm(
-    by_unit: Float[Array, "*N width"], unit: Float[Array, "*N width"], inverse: Float[Array, "*N 1"]
+def vjp_norm(
+    dunit: Float[Array, "*N width"], unit: Float[Array, "*N width"], inverse: Float[Array, "*N 1"]
 ) -> Float[Array, "*N width"]:
     """From the gradient by a normed input, before its scale, to that by the input itself."""
-    return inverse * (by_unit - unit * _mean(by_unit * unit))
+    return inverse * (dunit - unit * _mean(dunit * unit))
 
 
 def _mean(x: Float[Array, "*N width"]) -> Float[Array, "*N 1"]:

@@ -6,9 +6,9 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from gpld.kernels._tiles import Tile, call, exp
+from gpld.fused.kernels._tiles import Tile, call, exp
 
-MEAN, PULL = Tile(rows=4, warps=1), Tile(rows=16, warps=8)
+MEAN, VJP = Tile(rows=4, warps=1), Tile(rows=16, warps=8)
 
 
 class Target(NamedTuple):
@@ -67,7 +67,7 @@ def twohot_mean(
     )
 
 
-def pull_twohot(
+def vjp_twohot(
     logits: Float[Array, "N bins"],
     bias: Float[Array, " bins"],
     normaliser: Float[Array, " N"],
@@ -75,10 +75,10 @@ def pull_twohot(
     count: int,
 ) -> tuple[Float[Array, "N bins"], Float[Array, " bins"]]:
     """Gradients by logits and bias of cross-entropies to several targets. Only `count` columns are bins."""
-    cut = PULL.within(*logits.shape)
+    cut = VJP.within(*logits.shape)
     rows, width = cut.rows, logits.shape[1]
 
-    def kernel(logits, bias, normaliser, targets, out, by_bias):
+    def kernel(logits, bias, normaliser, targets, out, dbias):
         column = jax.lax.broadcasted_iota(jnp.int32, (rows, width), 1)
         probs = exp(logits[...].astype(jnp.float32) + bias[...][None] - normaliser[...][:, None])
         total = jnp.zeros((rows, width), jnp.float32)
@@ -89,13 +89,13 @@ def pull_twohot(
             total += gradient * (probs - weight)
         total = jnp.where(column < count, total, 0.0)
         out[...] = total.astype(out.dtype)
-        by_bias[...] = jnp.sum(total, axis=0, keepdims=True)
+        dbias[...] = jnp.sum(total, axis=0, keepdims=True)
 
     tile = pl.BlockSpec((rows, width), lambda n: (n, 0))
     steps = logits.shape[0] // rows
 
     line = pl.BlockSpec((rows,), lambda n: (n,))
-    by_logits, by_bias = call(
+    dlogits, dbias = call(
         kernel,
         (steps,),
         [
@@ -113,4 +113,4 @@ def pull_twohot(
         ],
         cut,
     )
-    return by_logits, by_bias.sum(0).astype(bias.dtype)
+    return dlogits, dbias.sum(0).astype(bias.dtype)

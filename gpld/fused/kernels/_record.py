@@ -9,7 +9,7 @@ import jax
 import jax.custom_batching
 from jaxtyping import Array, Float
 
-from gpld.kernels import At
+from gpld.fused.kernels._tiles import At
 
 
 def empty_record(like: Float[Array, "N F"], length: int) -> Float[Array, "T N F"]:

@@ -3,11 +3,11 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float
 
-from gpld.kernels._tiles import Part, Tile, activated, call, inverse_rms, pull_norm, sigmoid, silu_slope
+from gpld.fused.kernels._tiles import Part, Tile, activated, call, inverse_rms, sigmoid, silu_slope, vjp_norm
 
 FORWARD, BACKWARD = Tile(rows=8), Tile(rows=16)
 TURNS, MANY = 4, 8192
-"""Tiles that one program pulls back after another, for fewer partial sums, and from how many rows on."""
+"""Tiles that one program works on backwards, for fewer partial sums, and from how many rows on."""
 
 
 @jax.custom_vjp
@@ -34,7 +34,7 @@ def activate_part(
     return call(kernel, (count // cut.rows,), inputs, (_like(x, scale), rows), cut)
 
 
-def pull_activation(
+def vjp_activation(
     x: Part,
     bias: Float[Array, " width"],
     scale: Float[Array, " width"],
@@ -50,17 +50,17 @@ def pull_activation(
     cut = BACKWARD.within(rows, width)
     turns = TURNS if rows >= MANY and rows % (TURNS * cut.rows) == 0 else 1
 
-    def kernel(x, bias, scale, gradient, by_x, sums):
+    def kernel(x, bias, scale, gradient, dx, sums):
         def turn(i, totals):
             at = pl.ds(i * cut.rows, cut.rows)
             y = x[at, :].astype(jnp.float32) + bias[...][None]
             inverse = inverse_rms(y)
             unit = y * inverse
             normed = unit * scale[...][None]
-            by_normed = gradient[at, :].astype(jnp.float32) * silu_slope(normed, sigmoid(normed))
-            by_y = pull_norm(by_normed * scale[...][None], unit, inverse)
-            by_x[at, :] = by_y.astype(by_x.dtype)
-            terms = by_y, by_normed * unit
+            dnormed = gradient[at, :].astype(jnp.float32) * silu_slope(normed, sigmoid(normed))
+            dy = vjp_norm(dnormed * scale[...][None], unit, inverse)
+            dx[at, :] = dy.astype(dx.dtype)
+            terms = dy, dnormed * unit
             return [total + jnp.sum(term, axis=0) for total, term in zip(totals, terms, strict=True)]
 
         for i, total in enumerate(jax.lax.fori_loop(0, turns, turn, [jnp.zeros(width)] * 2)):
@@ -68,7 +68,7 @@ def pull_activation(
 
     part, all_rows, line = _tiles(x, width, turns * cut.rows)
     count = rows // (turns * cut.rows)
-    by_x, sums = call(
+    dx, sums = call(
         kernel,
         (count,),
         [(x.array, part), (bias, line), (scale, line), (gradient, all_rows)],
@@ -81,13 +81,13 @@ def pull_activation(
         ],
         cut,
     )
-    by_bias, by_scale = jnp.split(sums.sum(0), 2)
-    return by_x, by_bias.astype(bias.dtype), by_scale.astype(scale.dtype)
+    dbias, dscale = jnp.split(sums.sum(0), 2)
+    return dx, dbias.astype(bias.dtype), dscale.astype(scale.dtype)
 
 
 activate.defvjp(
     lambda x, bias, scale: (activate_part(Part(x), bias, scale), (x, bias, scale)),
-    lambda residuals, gradient: pull_activation(Part(residuals[0]), *residuals[1:], gradient),
+    lambda residuals, gradient: vjp_activation(Part(residuals[0]), *residuals[1:], gradient),
 )
 
 

@@ -11,26 +11,17 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-from gpld import agent, kernels
+from gpld import agent, behavior, fused
 from gpld import distributions as d
-from gpld.behavior import draw_noise, imagine
-from gpld.config import AgentConfig, BehaviorConfig, Config, ConfigError, ModelConfig, ReplayConfig
-from gpld.kernels import Part, _activation, _choice, _tiles
+from gpld.config import Config, ConfigError, ReplayConfig
+from gpld.fused import _choice, _twohot, kernels
+from gpld.fused._layers import dense_with_product
+from gpld.fused.kernels import Part, _activation, _tiles
 from gpld.nets import Dense
 from gpld.profiling import random_batch
 from gpld.types import Spaces
-
-SIZES = ModelConfig(deter=64, blocks=2, hidden=32, stoch=4, classes=16, units=32, bins=31)
-CONFIG = AgentConfig(model=SIZES, behavior=BehaviorConfig(horizon=3))
-
-
-def noisy(tree, key):
-    """Biases and scales that are not zero and one."""
-    leaves, structure = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-    return structure.unflatten(
-        [x + 0.1 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
-    )
+from gpld.world_model import States
+from tests.fused.helpers import CONFIG, SIZES, noisy
 
 
 @pytest.mark.parametrize(
@@ -42,7 +33,7 @@ def test_gpus_that_cannot_run_them_get_plain_functions(monkeypatch, recwarn, cap
     monkeypatch.setattr(_choice, "interpreted", lambda: False)
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability=capability)])
     config = dataclasses.replace(CONFIG, compute="bfloat16")
-    assert kernels.chosen(config, 16) == taken
+    assert (_choice._twins(config, 16) is fused.IN_KERNELS) == taken
     assert re.search(says, "".join(str(warning.message) for warning in recwarn))
     assert bool(recwarn) == bool(says)
     _choice.work_here.cache_clear()
@@ -57,7 +48,8 @@ def test_where_triton_fails_plain_functions_are_taken(monkeypatch):
     monkeypatch.setattr(_choice, "activate", activate)
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability="9.0")])
     with pytest.warns(UserWarning, match="XLA's are used instead.*no Triton"):
-        assert not kernels.chosen(dataclasses.replace(CONFIG, compute="bfloat16"), 16)
+        twins = _choice._twins(dataclasses.replace(CONFIG, compute="bfloat16"), 16)
+    assert twins is fused.FOR_GPUS
     _choice.work_here.cache_clear()
 
 
@@ -85,13 +77,13 @@ def test_activation_and_its_gradients(monkeypatch, many):
 
     @jax.jit
     def gradients(layer, x):
-        def total(layer, x, fused):
-            return jnp.sum(weights * layer(x, fused=fused))
+        def total(layer, x, twins):
+            return jnp.sum(weights * fused.replaced(layer, twins)(x))
 
-        return [jax.value_and_grad(total, (0, 1))(layer, x, fused) for fused in (False, True)]
+        return [jax.value_and_grad(total, (0, 1))(layer, x, twins) for twins in ({}, fused.IN_KERNELS)]
 
-    plain, fused = (jax.tree.leaves(tree) for tree in gradients(layer, x))
-    for a, b in zip(plain, fused, strict=True):
+    plain, found = (jax.tree.leaves(tree) for tree in gradients(layer, x))
+    for a, b in zip(plain, found, strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-5, atol=2e-5)
 
 
@@ -111,7 +103,7 @@ def test_products_of_few_rows(monkeypatch, transposed, enough):
 
 
 def test_a_kernel_is_told_over_how_many_runs_it_is_mapped():
-    @_tiles.by_runs
+    @_tiles.with_runs
     def times_runs(parts, scale, *, runs=1):
         return [runs * scale * part.array + part.index for part in parts]
 
@@ -142,7 +134,7 @@ def test_layer_whose_product_is_known():
             product = Part(
                 jnp.concatenate([others, jax.lax.stop_gradient(x @ layer.linear.weight)], axis=1), 1
             )
-            return jnp.sum(weights * (layer.at_known(x, product) if known else layer(x)))
+            return jnp.sum(weights * (dense_with_product(layer, x, product) if known else layer(x)))
 
         return [jax.value_and_grad(total)(layer, known) for known in (False, True)]
 
@@ -159,9 +151,9 @@ def test_twohot(padding):
     targets = [10 * jax.random.normal(keys[2], (4, 24)), jnp.linspace(-1e9, 1e9, 96).reshape(4, 24)]
     weights = jax.random.normal(keys[3], (2, 4, 24))
 
-    def total(product, bias, fused):
+    def total(product, bias, in_kernels):
         logits = product + jnp.broadcast_to(bias, product.shape)
-        value = d.FusedTwoHot.of(product, bias) if fused else d.TwoHot(logits[..., :31])
+        value = fused.TwoHot.of(product, bias) if in_kernels else d.TwoHot(logits[..., :31])
         return jnp.sum(weights * jnp.stack(value.losses(*targets))), value.mean()
 
     (expected, mean), gradients = jax.value_and_grad(total, (0, 1), has_aux=True)(product, bias, False)
@@ -176,37 +168,69 @@ def test_twohot(padding):
 @pytest.mark.parametrize("padding", [0, 1])
 def test_uniform_twohot_is_exactly_zero(padding):
     zeros = jnp.zeros((8, 31 + padding))
-    np.testing.assert_array_equal(d.FusedTwoHot.of(zeros, zeros[0]).mean(), 0)
-    np.testing.assert_array_equal(d.TwoHot(zeros).mean(), 0)
+    np.testing.assert_array_equal(fused.TwoHot.of(zeros, zeros[0]).mean(), 0)
 
 
-def test_twohot_loss_does_not_see_padding():
-    logits, target = jax.random.normal(jax.random.key(0), (5, 31)), jnp.array([-3.0, 0, 0.5, 20, 1e6])
-    padded = jnp.pad(logits, ((0, 0), (0, 1)), constant_values=2.0)
+@pytest.mark.parametrize("count", [15, 31, 255])
+def test_the_bins_around_a_target_are_found_without_a_search(count):
+    bins = np.asarray(d.symexp_bins(count))
+    targets = np.concatenate(
+        [bins, np.nextafter(bins, np.float32(np.inf)), np.nextafter(bins, np.float32(-np.inf))]
+    )
+    targets = targets[(targets == 0) | (np.abs(targets) > 1e-30)]  # XLA takes subnormal numbers for 0
+    below, share = _twohot._neighbours(jnp.asarray(targets), count)
+    np.testing.assert_array_equal(below, np.clip(np.searchsorted(bins, targets, "right") - 1, 0, count - 2))
+    weights = np.asarray(d.twohot_weights(jnp.asarray(targets), count))
+    rows = np.arange(len(targets))
+    np.testing.assert_allclose(weights[rows, below + 1], share, atol=1e-6)
+    np.testing.assert_allclose(weights[rows, below], 1 - share, atol=1e-6)
 
-    def loss(logits):
-        return jnp.sum(jnp.arange(5.0) * d.twohot_loss(logits, target))
 
-    assert loss(padded) == loss(logits)
-    gradient = jax.grad(loss)(padded)
-    np.testing.assert_allclose(gradient[:, :31], jax.grad(loss)(logits), atol=1e-6)
-    np.testing.assert_array_equal(gradient[:, 31], 0)
+@pytest.mark.slow
+def test_a_head_in_kernels_is_the_plain_one():
+    from gpld.world_model import TwoHotHead
+
+    head = noisy(TwoHotHead.init(SIZES, 2, key=jax.random.key(0)), jax.random.key(1))
+    x = jax.random.normal(jax.random.key(2), (3, 16, SIZES.deter + SIZES.stoch * SIZES.classes))
+    target = jnp.linspace(-5.0, 5.0, 48).reshape(3, 16)
+
+    def total(head, twins):
+        value = fused.replaced(head, twins)(x)
+        return jnp.sum(value.losses(target)[0]), value.mean()
+
+    (loss, mean), gradient = jax.value_and_grad(total, has_aux=True)(head, {})
+    (found, found_mean), found_gradient = jax.value_and_grad(total, has_aux=True)(head, fused.IN_KERNELS)
+    np.testing.assert_allclose(found, loss, rtol=1e-5)
+    np.testing.assert_allclose(found_mean, mean, rtol=1e-4, atol=1e-6 * float(jnp.abs(mean).max()))
+    for a, b in zip(jax.tree.leaves(found_gradient), jax.tree.leaves(gradient), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
-def test_dreams_are_the_same():
+def test_dreams_and_what_heads_make_of_them_are_the_same():
     state = agent.init(CONFIG, Spaces.of({"x": (3,)}, 2), jax.random.key(0))
-    model = noisy(state.model, jax.random.key(1))
+    model, slow_value = noisy((state.model, state.slow_value), jax.random.key(1))
     h = jax.random.normal(jax.random.key(2), (32, SIZES.deter))
     z = jax.nn.one_hot(jax.random.randint(jax.random.key(3), (32, 4), 0, 16), 16).reshape(32, -1)
-    noise = draw_noise(CONFIG, model.policy, 32, key=jax.random.key(4))
+    batch = random_batch(
+        Config(task="walker-walk", agent=CONFIG, replay=ReplayConfig(batch=16, length=2)),
+        Spaces.of({"x": (3,)}, 2),
+        jax.random.key(4),
+    )
+    noise = agent.draw_noise(CONFIG, model, batch, jax.random.key(5)).dream
 
-    def dream(fused):
-        return jax.jit(lambda *x: imagine(model.world.dynamics, model.policy, *x, fused=fused))(h, z, noise)
+    @partial(jax.jit, static_argnums=0)
+    def dream(in_kernels):
+        own, slow = fused.replaced((model, slow_value), fused.IN_KERNELS if in_kernels else {})
+        dream = own.world.dynamics.imagine(own.policy, States(h, z), noise)
+        scores = behavior.score(own.world, own.policy, own.value, slow, dream)
+        return dream.feature, dream.action, scores._replace(value=scores.value.mean())
 
-    plain, fused = dream(False), dream(True)
-    np.testing.assert_array_equal(fused.feature[..., SIZES.deter :], plain.feature[..., SIZES.deter :])
-    np.testing.assert_allclose(fused.feature, plain.feature, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(fused.action, plain.action, rtol=1e-4, atol=1e-5)
+    (feature, action, scores), (found, found_action, found_scores) = dream(False), dream(True)
+    np.testing.assert_array_equal(found[..., SIZES.deter :], feature[..., SIZES.deter :])
+    np.testing.assert_allclose(found, feature, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found_action, action, rtol=1e-4, atol=1e-5)
+    for a, b in zip(jax.tree.leaves(found_scores), jax.tree.leaves(scores), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5 * float(jnp.abs(b).max()))
 
 
 @pytest.mark.slow
@@ -229,21 +253,30 @@ def test_the_agent_learns_the_same_in_every_run():
 
         return jax.jit(jax.vmap(gradients))(states, batches)
 
-    (total, metrics, plain), (fused_total, fused_metrics, fused) = learn("plain"), learn("fused")
+    (total, metrics, plain), (fused_total, fused_metrics, found) = learn("plain"), learn("fused")
     np.testing.assert_allclose(fused_total, total, rtol=1e-4)
     for name, value in metrics.items():
         np.testing.assert_allclose(fused_metrics[name], value, rtol=2e-3, atol=1e-4, err_msg=name)
-    for a, b in zip(jax.tree.leaves(fused), jax.tree.leaves(plain), strict=True):
+    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(plain), strict=True):
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
 
 def test_what_does_not_fit_is_refused_only_when_asked_for():
-    fits = dataclasses.replace(CONFIG, kernels="fused")
-    assert kernels.chosen(fits, 32)
-    assert not kernels.chosen(CONFIG, 32)  # no GPU here
-    assert not kernels.chosen(dataclasses.replace(CONFIG, kernels="plain"), 32)
+    asked = dataclasses.replace(CONFIG, kernels="fused")
+    assert _choice._twins(asked, 32) is fused.IN_KERNELS
+    assert _choice._twins(CONFIG, 32) == {}  # no GPU here
+    assert _choice._twins(dataclasses.replace(CONFIG, kernels="plain"), 32) == {}
     with pytest.raises(ConfigError, match=r"agent\.kernels: 'fused' needs powers of two"):
-        kernels.chosen(fits, 24)
+        _choice._twins(asked, 24)
     for odd in ({"deter": 96}, {"classes": 128}, {"bins": 41}):
         with pytest.raises(ConfigError, match=r"deter over blocks"):
-            kernels.chosen(dataclasses.replace(fits, model=dataclasses.replace(SIZES, **odd)), 32)
+            _choice._twins(dataclasses.replace(asked, model=dataclasses.replace(SIZES, **odd)), 32)
+
+
+def test_twins_have_the_same_parameters():
+    model = agent.init(CONFIG, Spaces.of({"x": (3,)}, 2), jax.random.key(0)).model
+    twin = fused.replaced(model, fused.IN_KERNELS)
+    assert type(twin.world.dynamics) is fused.RSSM
+    assert type(twin.policy.mlp.layers[0]) is fused.Dense
+    for a, b in zip(jax.tree.leaves(twin), jax.tree.leaves(model), strict=True):
+        assert a is b
