@@ -1,6 +1,5 @@
-"""Training and evaluation of runs, and what is kept of them."""
+"""Training and evaluation of runs, their checkpoints and logs."""
 
-from gpld.training._interrupt import interruptible as interruptible
 from gpld.training.checkpoints import CheckpointError as CheckpointError
 from gpld.training.evaluation import evaluate as evaluate
 from gpld.training.evaluation import play as play

@@ -1,4 +1,4 @@
-"""How the arrays of a training lie on devices: runs spread over them, or the batches of one run shared."""
+"""How arrays are placed on devices: runs are spread over them, or they share the batches of one run."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -21,30 +21,30 @@ RUN, BATCH = "run", "batch"
 T = TypeVar("T")
 
 
-def available(asked: int) -> int:
-    """Local devices to use: those asked for, all if that is 0."""
+def available(requested: int) -> int:
+    """Local devices to use: `requested` of them, or all if that is 0."""
     found = jax.local_device_count()
-    if asked > found:
-        raise ConfigError(f"devices: {asked} is not allowed; JAX has {found} here")
-    return asked or found
+    if requested > found:
+        raise ConfigError(f"devices: {requested} is not allowed; JAX has {found} here")
+    return requested or found
 
 
-def mesh_for(runs: int, batch: int, asked: int) -> Mesh | None:
-    """The devices of a training, or None if JAX's first does all.
+def mesh_for(runs: int, batch: int, requested: int) -> Mesh | None:
+    """The mesh of devices to train on, or None for JAX's first device alone.
 
-    Several runs are spread over all devices, unless fewer take no longer. One run shares its batches only if
-    it is asked to, because devices then exchange gradients at every update: with `asked` devices, or with
-    other processes, of which each brings as many devices as the others.
+    Several runs are spread over all devices, unless fewer take no longer. One run shares its batches only on
+    request, because devices then exchange gradients at every update: over `requested` devices, or over all
+    processes, with the same number of devices in each.
     """
     processes = jax.process_count()
     if runs > 1:
-        axis, devices = RUN, jax.local_devices()[: spread(runs, available(asked))[0]]
+        axis, devices = RUN, jax.local_devices()[: spread(runs, available(requested))[0]]
     elif processes == 1:
-        axis, devices = BATCH, jax.local_devices()[: _dividing(batch, available(asked or 1))]
+        axis, devices = BATCH, jax.local_devices()[: _dividing(batch, available(requested or 1))]
     else:
         if batch % processes:
             raise ConfigError(f"replay.batch: {batch} is not allowed; {processes} processes must divide it")
-        each = _dividing(batch // processes, available(asked))
+        each = _dividing(batch // processes, available(requested))
         by_process = [[d for d in jax.devices() if d.process_index == p][:each] for p in range(processes)]
         axis, devices = BATCH, [device for own in by_process for device in own]
     return Mesh(np.array(devices), (axis,)) if len(devices) > 1 else None
@@ -55,21 +55,21 @@ def _dividing(batch: int, devices: int) -> int:
     return max(n for n in range(1, devices + 1) if batch % n == 0)
 
 
-def missing(runs: int, mesh: Mesh | None) -> int:
-    """How often the last of so many runs has to be there again, for every device to have as many."""
+def padding(runs: int, mesh: Mesh | None) -> int:
+    """How often the last run is repeated, so that every device has as many."""
     return -runs % mesh.shape[RUN] if mesh is not None and RUN in mesh.axis_names else 0
 
 
-def filled(tree: T, mesh: Mesh | None) -> T:
-    """Arrays of host memory with a leading run axis, with the last run as often as it has to be there."""
-    again = missing(len(jax.tree.leaves(tree)[0]), mesh)
-    return jax.tree.map(lambda x: np.concatenate([x, *[x[-1:]] * again]), tree) if again else tree
+def padded(tree: T, mesh: Mesh | None) -> T:
+    """Arrays in host memory with a leading run axis, with the last run repeated as `padding` says."""
+    more = padding(len(jax.tree.leaves(tree)[0]), mesh)
+    return jax.tree.map(lambda x: np.concatenate([x, *[x[-1:]] * more]), tree) if more else tree
 
 
 def compiled_for(config: Config, mesh: Mesh | None) -> Config:
     """The options that programs are compiled with.
 
-    XLA cannot cut our own kernels, so devices that share a batch take its.
+    XLA cannot partition the fused kernels, so devices that share a batch use XLA's.
     """
     if mesh is None or BATCH not in mesh.axis_names:
         return config
@@ -79,7 +79,7 @@ def compiled_for(config: Config, mesh: Mesh | None) -> Config:
 
 
 def place(tree: T, mesh: Mesh | None) -> T:
-    """Arrays with a leading run axis, where a training wants them."""
+    """Arrays with a leading run axis, placed on the devices of a mesh."""
     if mesh is None:
         return tree
     if not mesh.is_multi_process:
@@ -88,7 +88,7 @@ def place(tree: T, mesh: Mesh | None) -> T:
 
 
 def _everywhere(x: Any, mesh: Mesh) -> jax.Array:
-    """An array that every process has, as one of all their devices."""
+    """An array that every process has, as one on all their devices."""
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
         data = _everywhere(jax.random.key_data(x), mesh)
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
@@ -120,7 +120,7 @@ def each_run(function: Callable[..., Any], mesh: Mesh | None) -> Callable[..., A
 
 
 def share_batch(batch: Batch, mesh: Mesh | None) -> Batch:
-    """Let every device of a run have its share of the sequences."""
+    """Give every device of a run its share of the sequences."""
     if mesh is None or BATCH not in mesh.axis_names:
         return batch
     by_time, by_sequence = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in ((None, BATCH), (BATCH,)))
@@ -130,25 +130,25 @@ def share_batch(batch: Batch, mesh: Mesh | None) -> Batch:
 
 
 def writes() -> bool:
-    """Whether this process is the one, of those that train a run together, which writes its files."""
+    """Whether this process writes the files of the run, which only one of several does."""
     return jax.process_index() == 0
 
 
 def wait_for_others(what: str) -> None:
-    """Return when all processes that train a run together have come this far."""
+    """Return when all processes of a run have come this far."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(what)
 
 
 def agreed(number: int | None) -> int | None:
-    """What the process that writes says, in all of them."""
+    """The number that the writing process has, in all of them."""
     if jax.process_count() == 1:
         return number
     return int(multihost_utils.broadcast_one_to_all(np.int32(number or 0))) or None
 
 
 def local(tree: T) -> T:
-    """Arrays of which other processes have copies, as this process has them."""
+    """This process's copy of arrays that several processes have."""
 
     def copy(x: Any) -> Any:
         return x if not isinstance(x, jax.Array) or x.is_fully_addressable else x.addressable_data(0)
@@ -157,7 +157,7 @@ def local(tree: T) -> T:
 
 
 def on_all(tree: T, mesh: Mesh | None) -> T:
-    """Let every device of a run have all of these arrays."""
+    """Give every device of a run all of these arrays."""
     if mesh is None or BATCH not in mesh.axis_names:
         return tree
     return jax.lax.with_sharding_constraint(tree, NamedSharding(mesh, PartitionSpec()))

@@ -1,7 +1,7 @@
-"""What runs do on the device: two programs, one that acts and remembers, one that learns.
+"""The compiled programs of training: `act`, which also appends to the replay, and `learn`.
 
 Every array has a leading run axis, also where there is only one run. Everything random is drawn from fixed
-keys and counters, so a resumed run draws what it would have drawn, whoever is trained beside it.
+keys and counters, so a resumed run draws what it would have drawn, whatever is trained beside it.
 """
 
 from collections.abc import Sequence
@@ -18,10 +18,10 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 from gpld import agent, replay
 from gpld.agent import AgentState, Carry, Hyper, Model
 from gpld.config import AgentConfig, Config, ReplayConfig
+from gpld.envs import Step
 from gpld.replay import Choice, Record, Replay
-from gpld.training import _kept
 from gpld.training._devices import each_run, on_all, place, sharding, share_batch
-from gpld.training._kept import Kept
+from gpld.training._program_cache import CachedProgram, Shapes, cached_shapes
 from gpld.types import Batch, Latent, Spaces
 
 RunKeys = Key[Array, "R"]
@@ -30,7 +30,7 @@ RunKeys = Key[Array, "R"]
 Sums = dict[str, Float[Array, "*R"]]
 
 
-class Live(NamedTuple):
+class TrainState(NamedTuple):
     """Everything on the device that changes during training."""
 
     agent: AgentState
@@ -40,7 +40,7 @@ class Live(NamedTuple):
     """Metrics summed over the updates since they were last logged."""
 
 
-class Keys(NamedTuple):
+class RandomKeys(NamedTuple):
     """One key for every use of random numbers; of several runs, `[R]`."""
 
     agent: PRNGKeyArray
@@ -49,12 +49,12 @@ class Keys(NamedTuple):
     evaluate: PRNGKeyArray
 
     @classmethod
-    def of(cls, seed: int) -> "Keys":
+    def of(cls, seed: int) -> "RandomKeys":
         """The keys of a run."""
         return cls(*jax.random.split(jax.random.key(seed), 4))
 
     @classmethod
-    def of_all(cls, seeds: Sequence[int]) -> "Keys":
+    def of_all(cls, seeds: Sequence[int]) -> "RandomKeys":
         """The keys of several runs, each as if it were alone."""
         return stack([cls.of(seed) for seed in seeds])
 
@@ -75,13 +75,13 @@ def init(
     storage: replay.Storage,
     runs: Sequence[Config],
     mesh: Mesh | None = None,
-) -> Live:
-    """Fresh agents with nothing remembered. `config` is what the runs share."""
-    keys = Keys.of_all([run.seed for run in runs])
+) -> TrainState:
+    """Fresh agents and empty replays. `config` is what the runs share."""
+    keys = RandomKeys.of_all([run.seed for run in runs])
     carry = jax.eval_shape(partial(agent.init_carry, config.agent, spaces, config.env.count))
-    metrics = _kept.shapes(metric_shapes, config.agent, config.replay, spaces)
+    metrics = cached_shapes(metric_shapes, config.agent, config.replay, spaces)
     carry, sums = jax.tree.map(jnp.array, _zeros((carry, metrics), len(runs)))
-    return Live(
+    return TrainState(
         _init_agents(config.agent, spaces, mesh, place(keys.agent, mesh), place(hyper(runs), mesh)),
         place(carry, mesh),
         empty_replay(config, spaces, storage, len(runs), mesh),
@@ -89,18 +89,18 @@ def init(
     )
 
 
-def resumed(
+def restore(
     configs: Sequence[Config],
     runs: Sequence[dict[str, PyTree]],
     memory: Replay,
     metrics: Sequence[str],
     storage: replay.Storage,
     mesh: Mesh | None = None,
-) -> Live:
-    """Agents as the checkpoint of each run holds them, without a run axis. `memory` is in host memory.
+) -> TrainState:
+    """The state of training from the checkpoint of each run, without a run axis. `memory` is on the host.
 
-    Their hyperparameters are those of `configs`. `metrics` are all that the program sums. A run has none of a
-    penalty that only its neighbours have.
+    Hyperparameters are those of `configs`. `metrics` are all that the program sums; a run's checkpoint has
+    none of a penalty that only its neighbours have.
     """
     sums = [{name: run["sums"].get(name, jnp.float32(0)) for name in metrics} for run in runs]
     trees = [(run["agent"], run["carry"], own) for run, own in zip(runs, sums, strict=True)]
@@ -108,11 +108,11 @@ def resumed(
     state = state._replace(hyper=place(hyper(configs), mesh))
     if storage == "device":
         memory = jax.tree.map(jnp.array, memory) if mesh is None else place(memory, mesh)
-    return Live(state, carry, memory, totals)
+    return TrainState(state, carry, memory, totals)
 
 
 def hyper(runs: Sequence[Config]) -> Hyper:
-    """What may differ between runs of one program, `[R]`."""
+    """Hyperparameters, which may differ between runs of one program, `[R]`."""
     return stack([Hyper.of(run.agent) for run in runs])
 
 
@@ -129,7 +129,7 @@ def _init_agents(
 def empty_replay(
     config: Config, spaces: Spaces, storage: replay.Storage, runs: int, mesh: Mesh | None = None
 ) -> Replay:
-    """The replay of all runs."""
+    """An empty replay of all runs."""
     shapes = jax.eval_shape(partial(replay.for_run, config, spaces))
     if storage == "host":
         return _zeros(shapes, runs)
@@ -138,12 +138,12 @@ def empty_replay(
 
 
 def _zeros(shapes: PyTree, runs: int) -> PyTree:
-    """Of every run, in host memory: nothing has to be compiled for them."""
+    """Zeros for every run, in host memory, where nothing has to be compiled for them."""
     return jax.tree.map(lambda x: np.zeros((runs, *x.shape), x.dtype), shapes)
 
 
-def metric_shapes(config: AgentConfig, options: ReplayConfig, spaces: Spaces) -> _kept.Shapes:
-    """Of all that an update of one run tells."""
+def metric_shapes(config: AgentConfig, options: ReplayConfig, spaces: Spaces) -> Shapes:
+    """Shapes of the metrics of one run's update."""
 
     def one(key: PRNGKeyArray) -> Sums:
         state = agent.init(config, spaces, key)
@@ -166,25 +166,22 @@ def own_metrics(config: Config, names: Sequence[str]) -> list[str]:
 
 
 def act(
-    config: Config, live: Live, step: Record, index: int, keys: RunKeys, mesh: Mesh | None = None
-) -> Live:
-    """Observe the `index`-th step of all environments, choose actions, and remember both.
-
-    `step` holds what the environments gave, `[R, N, ...]`; its action and latent are filled in here.
-    """
+    config: Config, state: TrainState, step: Step, index: int, keys: RunKeys, mesh: Mesh | None = None
+) -> TrainState:
+    """Observe the `index`-th step of all environments, `[R, N, ...]`, choose actions, and append both."""
     number = np.int32(index)
-    if live.replay.host:
-        carry, record = _act(config.agent, mesh, live.agent.model, live.carry, step, keys, number)
+    if state.replay.host:
+        carry, record = _act(config.agent, mesh, state.agent.model, state.carry, step, keys, number)
         record = jax.tree.map(np.asarray, record)
         memory = [
             replay.append(run, jax.tree.map(lambda x, r=r: x[r], record))
-            for r, run in enumerate(replay.split(live.replay))
+            for r, run in enumerate(replay.split(state.replay))
         ]
-        return live._replace(carry=carry, replay=replay.join(live.replay, memory))
+        return state._replace(carry=carry, replay=replay.join(state.replay, memory))
     memory, carry = _act_and_append(
-        config.agent, mesh, live.agent.model, live.replay, live.carry, step, keys, number
+        config.agent, mesh, state.agent.model, state.replay, state.carry, step, keys, number
     )
-    return live._replace(carry=carry, replay=memory)
+    return state._replace(carry=carry, replay=memory)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -193,13 +190,13 @@ def _act(
     mesh: Mesh | None,
     model: Model,
     carry: Carry,
-    step: Record,
+    step: Step,
     keys: RunKeys,
     index: Int[Array, ""] | np.int32,
 ) -> tuple[Carry, Record]:
-    def one(model: Model, carry: Carry, step: Record, key: PRNGKeyArray) -> tuple[Carry, Record]:
+    def one(model: Model, carry: Carry, step: Step, key: PRNGKeyArray) -> tuple[Carry, Record]:
         carry = agent.act(config, model, carry, step.obs, step.is_first, key)
-        return carry, step._replace(action=carry.action, latent=carry.latent)
+        return carry, Record(**step._asdict(), action=carry.action, latent=carry.latent)
 
     return each_run(one, mesh)(model, carry, step, fold_in(keys, index))
 
@@ -211,7 +208,7 @@ def _act_and_append(
     model: Model,
     memory: Replay,
     carry: Carry,
-    step: Record,
+    step: Step,
     keys: RunKeys,
     index: Int[Array, ""] | np.int32,
 ) -> tuple[Replay, Carry]:
@@ -221,28 +218,30 @@ def _act_and_append(
 
 @jax.jit
 def fold_in(keys: RunKeys, numbers: Int[Array | np.ndarray, "..."] | np.int32) -> RunKeys:
-    """A new key for each of R, made with a number of all runs or of each."""
+    """A new key for each of R runs, from a number for all of them or for each."""
     return jax.vmap(jax.random.fold_in)(keys, jnp.broadcast_to(numbers, keys.shape))
 
 
-def learn(config: Config, live: Live, updates: int, keys: RunKeys, mesh: Mesh | None = None) -> Live:
+def learn(
+    config: Config, state: TrainState, updates: int, keys: RunKeys, mesh: Mesh | None = None
+) -> TrainState:
     """`updates` updates of every run, each on a fresh batch whose latents are written back."""
-    trained = (live.agent, live.replay, live.sums)
-    if live.replay.host:
+    trained = (state.agent, state.replay, state.sums)
+    if state.replay.host:
         trained = _learn_from_host(config.agent, config.replay, updates, mesh, trained, keys)
-    elif live.replay.spaces.images and jax.default_backend() == "cpu":
+    elif state.replay.spaces.images and jax.default_backend() == "cpu":
         for _ in range(updates):
             trained = _learn_once(config.agent, config.replay, mesh, trained, keys)
     else:
         program = _learn if mesh is None else _learn.jitted
         trained = program(config.agent, config.replay, updates, mesh, trained, keys)
-    return live._replace(agent=trained[0], replay=trained[1], sums=trained[2])
+    return state._replace(agent=trained[0], replay=trained[1], sums=trained[2])
 
 
 _Trained = tuple[AgentState, Replay, Sums]
 
 
-@partial(Kept, static=4)
+@partial(CachedProgram, static=4)
 def _learn(
     config: AgentConfig,
     options: ReplayConfig,
@@ -285,7 +284,7 @@ def _learn_from_host(
     trained: _Trained,
     keys: RunKeys,
 ) -> _Trained:
-    """While the device updates, the next batch is read and sent there, all but the latents it begins with."""
+    """Updates from host memory: the next batch, but for its first latents, is read during an update."""
     state, memory, sums = trained
     runs, choices = _choose_all(options, updates, replay.split(memory), state.updates, keys)
     rows = list(map(replay.read, runs, choices[0]))
@@ -307,7 +306,7 @@ def _learn_from_host(
 def _choose_all(
     options: ReplayConfig, updates: int, runs: Sequence[Replay], done: Int[Array, "R"], keys: RunKeys
 ) -> tuple[Sequence[Replay], list[list[Choice]]]:
-    """The batches of the next updates, of each run; chosen before the device is busy with the first."""
+    """The batches of the next updates of each run, chosen before the device is busy with the first."""
     choices = []
     for index in range(updates):
         draws = fold_in(keys, done + np.int32(index))

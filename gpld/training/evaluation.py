@@ -1,4 +1,4 @@
-"""Playing episodes with trained models, without touching anything that training uses."""
+"""Evaluation: playing episodes with trained models, apart from the environments of training."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -13,14 +13,14 @@ from jaxtyping import Array, Int, PRNGKeyArray
 from gpld import agent, envs
 from gpld.agent import Carry, Model
 from gpld.config import AgentConfig, Config
-from gpld.envs import Fleet, Hosts, Step, VectorEnv
+from gpld.envs import EnvironmentFailure, Fleet, Hosts, Step, VectorEnv
 from gpld.pictures import Picture, coloured
-from gpld.training._devices import each_run, filled, place
+from gpld.training._devices import each_run, padded, place
 from gpld.training._program import RunKeys, fold_in
 
 log = logging.getLogger(__name__)
 
-Task = Callable[[], Any]
+EnvFactory = Callable[[], Any]
 """Makes a Gymnasium environment of the user's own."""
 
 
@@ -31,7 +31,7 @@ def evaluate(
     episodes: int,
     number: int,
     key: PRNGKeyArray,
-    task: Task | None = None,
+    task: EnvFactory | None = None,
     watch: Callable[[Step], None] = lambda step: None,
 ) -> list[float]:
     """Returns of `episodes` episodes, played side by side in environments made for it.
@@ -41,8 +41,9 @@ def evaluate(
     `[1, episodes, ...]`. What it raises ends the evaluation.
     """
     model, keys = jax.tree.map(lambda x: x[None], (model, key))
-    given = {"episodes": episodes, "number": number, "keys": keys}
-    return evaluate_all([config], model, **given, task=task, watch=watch)[0]
+    return evaluate_all([config], model, episodes=episodes, number=number, keys=keys, task=task, watch=watch)[
+        0
+    ]
 
 
 def evaluate_all(
@@ -52,7 +53,7 @@ def evaluate_all(
     episodes: int,
     number: int,
     keys: RunKeys,
-    task: Task | None = None,
+    task: EnvFactory | None = None,
     mesh: Mesh | None = None,
     watch: Callable[[Step], None] = lambda step: None,
     hosts: Sequence[Hosts] = (),
@@ -62,37 +63,37 @@ def evaluate_all(
     `watch(step)` is called after each step of all, whose arrays are `[R, episodes, ...]`. `hosts`, of each
     run, keep the processes of its environments for the next time.
     """
-    share, kept = len(configs), hosts or [None] * len(configs)
+    share, hosts_of = len(configs), hosts or [None] * len(configs)
     runs = [
-        make(config, episodes, number, task=task, share=share, hosts=own)
-        for config, own in zip(configs, kept, strict=True)
+        make_env(config, episodes, number, task=task, share=share, hosts=own)
+        for config, own in zip(configs, hosts_of, strict=True)
     ]
     with Fleet(runs) as fleet:
         return _play(configs[0].agent, model, fleet, keys, watch, mesh, configs[0].eval.limit)
 
 
 class Recording:
-    """Some images that each of R runs observes in the first of its episodes: `watch` of `evaluate_all`."""
+    """The images that each of R runs observes in its first episode: a `watch` of `evaluate_all`."""
 
     def __init__(self, names: Sequence[str], runs: int):
         self.images: list[dict[str, list[Picture]]] = [{name: [] for name in names} for _ in range(runs)]
-        """Of each run, by their names."""
+        """Images of each run, by their names."""
         self._ended = np.zeros(runs, bool)
 
     def __call__(self, step: Step) -> None:
-        """Remember the images of a step, up to the last of the episode."""
+        """Append the images of a step, up to the last of the episode."""
         for run in np.flatnonzero(~self._ended).tolist():
             for name, seen in self.images[run].items():
                 seen.append(coloured(step.obs[name][run, 0]).copy())
         self._ended |= step.is_last[:, 0]
 
 
-def make(
+def make_env(
     config: Config,
     count: int,
     number: int | None = None,
     *,
-    task: Task | None = None,
+    task: EnvFactory | None = None,
     render: bool = False,
     share: int = 1,
     check: bool = False,
@@ -108,7 +109,7 @@ def make(
         count=count,
         seed=seed,
         action_repeat=config.env.action_repeat,
-        # Only some backends draw pictures.
+        # Only some backends render.
         backend="auto" if render else config.backend,
         threads=config.env.threads,
         processes=config.env.processes,
@@ -130,15 +131,19 @@ def play(
     env: VectorEnv,
     key: PRNGKeyArray,
     watch: Callable[[Step], None] | None = None,
+    limit: int | None = None,
 ) -> list[float]:
-    """Returns of the first episode of every stream. `watch(step)` is called after each step of all."""
+    """Returns of the first episode of every stream, up to `limit` agent steps of it.
+
+    `watch(step)` is called after each step of all.
+    """
 
     def watch_run(step: Step) -> None:
         if watch:
             watch(jax.tree.map(lambda x: x[0], step))
 
     model, keys = jax.tree.map(lambda x: x[None], (model, key))
-    return _play(config, model, Fleet([env]), keys, watch_run)[0]
+    return _play(config, model, Fleet([env]), keys, watch_run, limit=limit)[0]
 
 
 def _play(
@@ -154,7 +159,7 @@ def _play(
     shape = (len(fleet.runs), fleet.count)
     blank = agent.init_carry(config, fleet.spaces, fleet.count)
     carry = jax.tree.map(lambda x: np.broadcast_to(x, (shape[0], *x.shape)), blank)
-    carry = place(filled(carry, mesh), mesh)
+    carry = place(padded(carry, mesh), mesh)
     action = np.zeros((*shape, fleet.spaces.actions), np.float32)
     returns, done, index = np.zeros(shape), np.zeros(shape, bool), 0
     while not done.all() and index != limit:
@@ -162,7 +167,7 @@ def _play(
         returns += np.where(done, 0, step.reward)
         done |= step.is_last
         watch(step)
-        carry = _act(config, mesh, model, carry, filled(step, mesh), keys, np.int32(index))
+        carry = _act(config, mesh, model, carry, padded(step, mesh), keys, np.int32(index))
         action = np.asarray(carry.action)[: len(fleet.runs)]
         index += 1
     if not done.all():
@@ -185,3 +190,26 @@ def _act(
         return agent.act(config, model, carry, step.obs, step.is_first, key)
 
     return each_run(one, mesh)(model, carry, step, fold_in(keys, index))
+
+
+def random_return(config: Config, episodes: int = 30) -> float | None:
+    """Mean return of uniformly random actions, or None if the environment fails."""
+    rng = np.random.default_rng(config.seed)
+    try:
+        with make_env(config, episodes, number=0) as env:
+            returns, done = np.zeros(episodes), np.zeros(episodes, bool)
+            for _ in range(config.eval.limit):
+                step = env.step(_random_actions(env, rng))
+                returns += np.where(done, 0.0, step.reward)
+                done |= step.is_last
+                if done.all():
+                    break
+    except EnvironmentFailure:
+        return None
+    return float(returns.mean())
+
+
+def _random_actions(env: VectorEnv, rng: np.random.Generator) -> np.ndarray:
+    if env.spaces.discrete:
+        return np.eye(env.spaces.actions, dtype=np.float32)[rng.integers(env.spaces.actions, size=env.count)]
+    return rng.uniform(-1.0, 1.0, (env.count, env.spaces.actions)).astype(np.float32)

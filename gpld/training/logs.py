@@ -1,30 +1,38 @@
-"""Metrics of a run, by env steps: lines of JSON always, TensorBoard and Weights & Biases if asked for.
+"""Metrics of a run, by env steps: lines of JSON always, TensorBoard and Weights & Biases as options.
 
 `metrics.jsonl` is part of what a run computes: one object a line with `env_steps`, `updates` and the values,
-and the same bytes whether or not the run was killed and resumed. So no clock is in it. When each line was
+and the same bytes whether or not the run was killed and resumed. So it holds no times. When each line was
 written is in `timing.jsonl`, which also keeps the lines of work that a crash undid.
 
 JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" and "-Infinity", and `read`
-gives them back as numbers.
+gives them back as numbers. Each line ends with `crc`, the CRC-32 of the file up to there, so that damage is
+seen; checkpoints remember how long the metrics were, so that missing lines are.
 """
 
 import io
 import json
+import logging
 import math
 import os
+import socket
+import struct
 import sys
 import time
 import uuid
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, runtime_checkable
 
+import numpy as np
+
 from gpld import files
 from gpld.config import ConfigError, LogConfig
 from gpld.files import DamagedFile
 from gpld.pictures import FRAMES, Picture, gif, spaced
+from gpld.training import _lines
 
 if TYPE_CHECKING:
     import pandas
@@ -32,7 +40,12 @@ if TYPE_CHECKING:
 METRICS = "metrics.jsonl"
 TIMING = "timing.jsonl"
 UNDONE = "metrics.undone.jsonl"
-"""Lines that a run had written after the checkpoint which it went on from; most are in its metrics again."""
+"""Lines that a run had written after the checkpoint it resumed from; most are in its metrics again."""
+
+MARK = "metrics"
+"""The name of the bytes of `Logs.mark` among the blobs of a checkpoint."""
+
+_log = logging.getLogger(__name__)
 
 Hyperparameters = Mapping[str, Any]
 """Dotted name of every option, and its value."""
@@ -41,8 +54,8 @@ Hyperparameters = Mapping[str, Any]
 class Logs:
     """Writes the metrics of one run.
 
-    `resume_at` is the env step of the checkpoint that the run goes on from, or None if it starts from the
-    beginning. Later lines of an earlier attempt go to another file, for they will be written again. So a
+    `resume_at` is the env step of the checkpoint that the run resumes from, or None if it starts from the
+    beginning. Later lines of an earlier attempt move to another file, for they will be written again. So a
     checkpoint must come after all lines of its env step.
     """
 
@@ -53,20 +66,28 @@ class Logs:
         hyperparameters: Hyperparameters,
         *,
         resume_at: int | None = None,
+        mark: bytes = b"",
     ):
         self.path = folder / METRICS
         """The file that is always written."""
         folder.mkdir(parents=True, exist_ok=True)
         last = -1 if resume_at is None else resume_at
+        if reason := _lines.differs(self.path, mark):
+            if self.path.exists():
+                raise DamagedFile(f"{reason}. Restore it, or move it away to continue without it")
+            _log.warning("%s: a new one is written", reason)
         lines = _cut(self.path, last, folder / UNDONE)
         _cut(folder / TIMING, math.inf)
+        if reason := _untimed(folder):
+            _log.warning("%s", reason)
         self.undone = f"{lines} lines of metrics after the checkpoint are kept in {UNDONE}" if lines else ""
-        """What was done with lines of an earlier attempt, or nothing."""
+        """A message about lines of an earlier attempt, or nothing."""
         self._sinks: list[_Sink] = []
         self._board: _TensorBoard | None = None
         self._closing = ExitStack()
         with self._closing as undo:  # if a sink cannot be opened
-            self._add(_Metrics(self.path))
+            self._metrics = _Metrics(self.path)
+            self._add(self._metrics)
             self._add(_Timing(folder / TIMING))
             if config.tensorboard:
                 self._board = _TensorBoard(folder, hyperparameters, last + 1)
@@ -86,10 +107,14 @@ class Logs:
             sink.write(env_steps, updates, numbers)
 
     def films(self, env_steps: int, films: Mapping[str, Sequence[Picture]]) -> None:
-        """Let TensorBoard, if it is written, play films by their names; of long ones some pictures."""
+        """Write films by their names for TensorBoard, if it is on; of long ones some pictures."""
         if self._board is not None:
             for name, pictures in films.items():
                 self._board.show(env_steps, name, gif([pictures[i] for i in spaced(len(pictures), FRAMES)]))
+
+    def mark(self) -> bytes:
+        """Size and checksum of the metrics, for a checkpoint: `Logs` of a resumed run compares them."""
+        return self._metrics.mark()
 
     def flush(self) -> None:
         """Bring all lines to the disk, so that a checkpoint never outlives lines that came before it."""
@@ -115,10 +140,21 @@ def read(folder: Path | str, file: str = METRICS) -> "pandas.DataFrame":
     import pandas
 
     counts = {"env_steps": "int64", "updates": "int64"}
-    table = pandas.DataFrame([row for _, row in _rows(Path(folder) / file)])
+    if reason := (_shorter if file == METRICS else _untimed)(Path(folder)):
+        _log.warning("%s", reason)
+    table = pandas.DataFrame([row for _, row in _lines.rows(Path(folder) / file)])
     if table.empty:
         return pandas.DataFrame({name: pandas.Series(dtype=kind) for name, kind in counts.items()})
     return table.astype({name: counts.get(name, "float64") for name in table})
+
+
+def evaluations(folder: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Env steps and mean returns of a run's evaluations."""
+    metrics = read(folder)
+    if "eval/return" not in metrics:
+        return np.zeros(0), np.zeros(0)
+    found = metrics.dropna(subset=["eval/return"])
+    return np.asarray(found["env_steps"]), np.asarray(found["eval/return"])
 
 
 @runtime_checkable
@@ -134,13 +170,18 @@ class _Lines:
     def __init__(self, path: Path):
         self._path = path
         with _naming(path):
-            self._file = _grown(path)
+            self._file = _open_to_append(path)
+        self._crc = zlib.crc32(files.read_bytes(path))
 
     def append(self, row: Mapping[str, int | float | str]) -> None:
-        line = json.dumps(row, allow_nan=False).encode() + b"\n"
+        line, self._crc = _lines.seal(json.dumps(row, allow_nan=False).encode(), self._crc)
         with _naming(self._path):
             while line:  # a disk that is nearly full takes only a part
                 line = line[os.write(self._file, line) :]
+
+    def mark(self) -> bytes:
+        size = os.fstat(self._file).st_size
+        return json.dumps({"size": size, _lines.CRC: self._crc}).encode()
 
     def flush(self) -> None:
         with _naming(self._path):
@@ -178,16 +219,22 @@ class _Events:
     FLUSH_SECONDS = 15.0
 
     def __init__(self, folder: Path, suffix: str):
-        with _without("torch"):  # which it would load, where there is one, for seconds and in vain
-            self.board = _needed("tensorboardX", "log.tensorboard", "pip install tensorboardX")
+        with _without("torch"):  # importing it takes seconds, and is not needed
+            self.board = _import("tensorboardX", "log.tensorboard", "pip install tensorboardX")
         self._folder, self._flushed = folder, -math.inf
-        with _naming(folder):
-            self._events = self.board.event_file_writer.EventsWriter(str(folder / "events"), suffix)
+        name = f"events.out.tfevents.{int(time.time())}.{socket.gethostname()}{suffix}"
+        with _naming(folder / name):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+            self._file = os.fdopen(files.open_here(folder / name, flags), "wb")
+        self.add(0, file_version="brain.Event:2")
 
     def add(self, step: int, **content: Any) -> None:
         event = self.board.proto.event_pb2.Event(wall_time=time.time(), step=step, **content)
+        data = event.SerializeToString()
         with _naming(self._folder):
-            self._events.write_event(event)
+            for part in (struct.pack("<Q", len(data)), data):  # TFRecord: each with its checksum
+                check = self.board.record_writer.masked_crc32c(part)
+                self._file.write(part + struct.pack("<I", check))
         if time.monotonic() - self._flushed > self.FLUSH_SECONDS:
             self.flush()
 
@@ -203,20 +250,21 @@ class _Events:
 
     def flush(self) -> None:
         with _naming(self._folder):
-            self._events.flush()
+            self._file.flush()
+            os.fsync(self._file.fileno())
         self._flushed = time.monotonic()
 
     def close(self) -> None:
-        with _naming(self._folder):
-            self._events.close()
+        with _naming(self._folder), closing(self._file):
+            self.flush()
 
 
 class _TensorBoard(_Events):
     def __init__(self, folder: Path, hyperparameters: Hyperparameters, purge_from: int):
-        # Names carry the second of their start: number them, lest a quick restart overwrites its predecessor.
+        # Names contain the second of their start: number them, lest a quick restart overwrites the last file.
         earlier = sum(1 for _ in folder.glob("events.out.tfevents.*"))
         super().__init__(folder, f".{earlier:04d}")
-        # TensorBoard forgets points from this step on: they are those of an attempt that did not last.
+        # TensorBoard drops points from this step on: they are of an attempt that was undone.
         session = self.board.proto.event_pb2.SessionLog
         self.add(purge_from, session_log=session(status=session.START))
         plain = {k: x if isinstance(x, (bool, int, float)) else str(x) for k, x in hyperparameters.items()}
@@ -232,9 +280,9 @@ class _TensorBoard(_Events):
 
 
 def show_pictures(folder: Path, env_steps: int, pictures: Mapping[str, Path]) -> None:
-    """Let TensorBoard show pictures of a run (PNG, or GIF, which moves) by their names.
+    """Write pictures of a run (PNG, or GIF, which moves) for TensorBoard by their names.
 
-    Those that it showed at the same env steps are replaced.
+    Earlier ones at the same env steps are replaced.
     """
     suffix = f".pictures-{env_steps}"
     for earlier in folder.glob(f"events.out.tfevents.*{suffix}"):
@@ -245,10 +293,10 @@ def show_pictures(folder: Path, env_steps: int, pictures: Mapping[str, Path]) ->
 
 
 class _WandB:
-    """One Weights & Biases run for all starts of ours. It ignores steps that it already has."""
+    """One Weights & Biases run for all starts of a run. It ignores steps that it already has."""
 
     def __init__(self, folder: Path, hyperparameters: Hyperparameters):
-        wandb = _needed("wandb", "log.wandb", "pip install 'gpld[wandb]'")
+        wandb = _import("wandb", "log.wandb", "pip install 'gpld[wandb]'")
         name = folder / "wandb-id"
         if not name.exists():
             files.write_text(name, uuid.uuid4().hex[:12])
@@ -271,7 +319,7 @@ class _WandB:
         self._run.finish()
 
 
-def _needed(module: str, option: str, remedy: str) -> Any:
+def _import(module: str, option: str, remedy: str) -> Any:
     try:
         return import_module(module)
     except ImportError as error:
@@ -282,7 +330,7 @@ def _needed(module: str, option: str, remedy: str) -> Any:
 
 @contextmanager
 def _without(module: str) -> Iterator[None]:
-    """Let what is imported meanwhile believe that a module is not installed, unless it is loaded already."""
+    """Hide a module from imports meanwhile, unless it is loaded already."""
     absent = module not in sys.modules
     if absent:
         sys.modules[module] = None  # pyright: ignore[reportArgumentType]
@@ -295,48 +343,56 @@ def _without(module: str) -> Iterator[None]:
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Name the file in the system's errors, which do not when they come from a write."""
+    """Add the file's name to the system's errors of writing, which have none."""
     try:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _rows(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
-    """Every whole line and what it says. A last line without its end is torn, or being written."""
-    lines = files.read_bytes(path).splitlines(keepends=True) if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith(b"\n"):
-            return
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if not isinstance(row, dict) or not all(type(row.get(n)) is int for n in ("env_steps", "updates")):
-            raise DamagedFile(f"{path}, line {number}: not a line of metrics: {line[:60]!r}")
-        yield line, row
+def _untimed(folder: Path) -> str:
+    """Which times of a run are missing, or nothing: every line of metrics has one."""
+    if not (folder / "checkpoints").is_dir():  # written from tables, which need not have times
+        return ""
+    lines, times = (
+        {(row["env_steps"], row["updates"]) for _, row in _lines.rows(folder / name)}
+        for name in (METRICS, TIMING)
+    )
+    missing = len(lines - times)
+    return (
+        f"{folder / TIMING} lacks {missing} lines that {METRICS} has: times are not known" if missing else ""
+    )
+
+
+def _shorter(folder: Path) -> str:
+    """How the metrics of a run differ from the mark in its newest checkpoint, or nothing."""
+    marks = sorted((folder / "checkpoints").glob(f"[0-9]*/blobs/{MARK}"))
+    try:
+        return _lines.differs(folder / METRICS, files.read_bytes(marks[-1])) if marks else ""
+    except OSError:  # an error of the checkpoint, which may have been removed by now
+        return ""
 
 
 def _cut(path: Path, last: int | float, undone: Path | None = None) -> int:
-    """Drop the lines after env step `last`, and a torn line: all at once, or nothing. How many lines it were.
+    """Drop the lines after env step `last`, and a torn line, all at once or not at all; the number of lines.
 
-    They are first added to the file `undone`.
+    They are first appended to the file `undone`.
     """
     if not path.exists():
         return 0
-    rows = list(_rows(path))
+    rows = list(_lines.rows(path))
     late = next((i for i, (_, row) in enumerate(rows) if row["env_steps"] > last), len(rows))
     dropped = [line for line, _ in rows[late:]]
     if undone and dropped:
-        with _naming(undone), os.fdopen(_grown(undone), "ab") as file:
+        with _naming(undone), os.fdopen(_open_to_append(undone), "ab") as file:
             file.writelines(dropped)
             file.flush()
             os.fsync(file.fileno())
-    with _naming(path), os.fdopen(_grown(path), "ab") as file:
+    with _naming(path), os.fdopen(_open_to_append(path), "ab") as file:
         file.truncate(sum(len(line) for line, _ in rows[:late]))
     return len(dropped)
 
 
-def _grown(path: Path) -> int:
+def _open_to_append(path: Path) -> int:
     """A descriptor that appends to a file, which need not exist."""
     return files.open_here(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -1,31 +1,58 @@
-"""Training from the beginning or from checkpoints, of one run or of many, until it is done or interrupted."""
+"""The training loop: one run or many, from the start or from checkpoints, until finished or interrupted.
 
+Runs advance by counts and never by timing. One iteration takes one agent step in every environment of every
+run:
+
+    wait for the environments -> act and append to the replay -> learn -> send the actions
+
+The device is handed acting and learning together, and the actions go to the environments as soon as acting
+is done. So the environments step while the device learns, and yet every action comes from all updates made
+before it: the policy does not lag.
+
+One run is a population of one: all arrays have a leading run axis.
+"""
+
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float32
+from rich.console import Console
 
 from gpld import config as options
 from gpld import machine, population
+from gpld.agent import AgentState
 from gpld.config import Config
-from gpld.population import Member
-from gpld.training import _devices, warm_start
-from gpld.training._claim import claimed
-from gpld.training._interrupt import interruptible
-from gpld.training._plan import Group, finished_at, newest, plan
-from gpld.training._training import Training, TrainingStopped
-from gpld.training.evaluation import Task, make
-from gpld.training.progress import tell
-from gpld.training.saved import CONFIG
+from gpld.display.curve import title_of
+from gpld.display.progress import Progress, print_line
+from gpld.envs import Fleet, Hosts, Step
+from gpld.population import Member, method_of
+from gpld.replay import join, split
+from gpld.training import _devices, _program, provenance, warm_start
+from gpld.training._episodes import EpisodeStatistics
+from gpld.training._groups import POSTPONED, RunGroup, finished_at, newest, plan
+from gpld.training._lock import locked
+from gpld.training._program import RandomKeys
+from gpld.training.checkpoints import Checkpoints, milestones, restore_all, save_all
+from gpld.training.evaluation import EnvFactory, Recording, evaluate_all, make_env
+from gpld.training.logs import MARK, METRICS, Logs
+from gpld.training.saved import CHECKPOINTS, CONFIG, write_spaces
+from gpld.types import Spaces
 
-__all__ = ["Result", "TrainingStopped", "train", "train_all"]
+T = TypeVar("T")
 
 
-def _tell(text: str) -> None:
-    if _devices.writes():
-        tell(text)
+class TrainingStopped(RuntimeError):  # noqa: N818
+    """A run that cannot continue, with a message for its user."""
+
+
+class _EvaluationPostponed(Exception):  # noqa: N818
+    """A signal came during an evaluation."""
 
 
 class Result(NamedTuple):
@@ -34,26 +61,26 @@ class Result(NamedTuple):
     folder: Path
     env_steps: int
     finished: bool
-    """False if it was interrupted; the same command goes on with it."""
+    """False if it was interrupted; the same command resumes it."""
     signal: int | None = None
-    """What interrupted it: SIGINT (Ctrl-C) or SIGTERM."""
+    """The signal that interrupted it: SIGINT (Ctrl-C) or SIGTERM."""
 
 
-def train(config: Config, folder: str | Path, *, task: Task | None = None, devices: int = 0) -> Result:
-    """Train, or go on with the run in `folder`. `task` makes Gymnasium environments of your own.
+def train(config: Config, folder: str | Path, *, task: EnvFactory | None = None, devices: int = 0) -> Result:
+    """Train, or resume the run in `folder`. `task` makes Gymnasium environments of your own.
 
-    Ctrl-C and SIGTERM let it save and return. A second Ctrl-C ends the process at once. With `devices`, as
-    many of JAX's share every batch; the others of the machine are left alone.
+    Ctrl-C and SIGTERM let it save and return. A second Ctrl-C ends the process at once. With `devices`, so
+    many of JAX's devices share every batch.
     """
     return train_all([Member(config, Path(folder))], task=task, devices=devices)[0]
 
 
-def train_all(members: Sequence[Member], *, task: Task | None = None, devices: int = 0) -> list[Result]:
-    """Train several runs side by side in one program, or go on with them: `population` says which can be.
+def train_all(members: Sequence[Member], *, task: EnvFactory | None = None, devices: int = 0) -> list[Result]:
+    """Train several runs in one program, or resume them: `population` says which can be together.
 
     Each is what it would be alone, in its own folder. Finished runs are left as they are. Runs that do not
-    fit into memory together, or that stand at different steps, are trained in groups, one after the other.
-    They are spread over `devices`, all of JAX's on this machine if that is 0.
+    fit into memory together, or that are at different steps, are trained in groups, one after the other.
+    They are spread over `devices`, or all of JAX's on this machine if that is 0.
     """
     for member in members:
         options.validate(member.config)
@@ -63,64 +90,417 @@ def train_all(members: Sequence[Member], *, task: Task | None = None, devices: i
     try:
         with ExitStack() as stack:
             for member in members if _devices.writes() else []:
-                stack.enter_context(claimed(member.config, member.folder))
-            interrupted = stack.enter_context(interruptible())
+                stack.enter_context(locked(member.config, member.folder))
+            interrupted = stack.enter_context(machine.interruptible())
             unfinished = []
             for member in members:
                 if (steps := finished_at(member)) is None:
                     unfinished.append(member)
                 else:
-                    _tell(f"{member.name} was finished at {steps:,} env steps")
+                    _announce(f"{member.name} was finished at {steps:,} env steps")
                     results[member.folder] = Result(member.folder, steps, finished=True)
             if unfinished:
                 for group in _planned(unfinished, shared, task, devices):
                     results |= _train_group(group, task, devices, interrupted)
-    except BrokenPipeError:  # whoever looked at the output has gone
+    except BrokenPipeError:  # the reader of the output has gone
         raise
     except OSError as error:
         reason = f"{error.filename or members[0].folder}: {error.strerror or error}"
         raise TrainingStopped(
-            f"{reason}. When that is mended, the same command goes on from the last checkpoint"
+            f"{reason}. When that is fixed, the same command resumes from the last checkpoint"
         ) from error
     return [results[member.folder] for member in members]
 
 
-def _planned(members: list[Member], shared: Config, task: Task | None, devices: int) -> list[Group]:
-    """Groups, checked and told before anything is allocated."""
-    with make(shared, 1, task=task, check=True) as env:
+def _announce(text: str) -> None:
+    if _devices.writes():
+        print_line(text)
+
+
+def _planned(members: list[Member], shared: Config, task: EnvFactory | None, devices: int) -> list[RunGroup]:
+    """Groups of runs, checked and announced before anything is allocated."""
+    with make_env(shared, 1, task=task, check=True) as env:
         spaces = env.spaces
     groups, messages = plan(members, shared, spaces, _devices.available(devices) if len(members) > 1 else 1)
-    if any(group.anew for group in groups):  # the others need their source no more
+    if any(group.fresh for group in groups):  # resumed runs need their source no more
         warm_start.check(shared, spaces)
     for message in messages:
-        _tell(message)
+        _announce(message)
     return groups
 
 
 def _train_group(
-    group: Group, task: Task | None, devices: int, interrupted: Callable[[], int | None]
+    group: RunGroup, task: EnvFactory | None, devices: int, interrupted: Callable[[], int | None]
 ) -> dict[Path, Result]:
-    """Train runs to their end, unless there was a signal."""
+    """Train runs to their end, or until a signal."""
     if interrupted() is not None:  # while another group was trained
         stopped = [Result(m.folder, newest(m), finished=False, signal=interrupted()) for m in group.members]
         return {result.folder: result for result in stopped}
     # Shared by this group, which may be of baselines alone: then nothing is compiled that they do not need.
     with Training(group, population.shared(group.members), task=task, devices=devices) as training:
-        # Not earlier: options that a run could not even start with shall not bind the next attempt.
+        # Not earlier: options that a run could not start with must not bind the next attempt.
         for member in group.members if _devices.writes() else []:
             options.save(member.config, member.folder / CONFIG)
+        if jax.process_count() == 1:  # several would have to agree at every step
+            training.interrupted = interrupted
         stop = None
         while not training.finished and stop is None:
             training.advance()
-            stop = interrupted() if jax.process_count() == 1 else _together(training, interrupted)
+            stop = interrupted() if jax.process_count() == 1 else _agreed_signal(training, interrupted)
         if not training.finished:
             reached = f"{training.env_steps:,} env steps"
-            training.progress.message(f"interrupted at {reached}; the same command goes on")
+            training.progress.message(f"interrupted at {reached}; the same command resumes")
         training.save()
         why = None if training.finished else stop
         return {m.folder: Result(m.folder, training.env_steps, training.finished, why) for m in group.members}
 
 
-def _together(training: Training, interrupted: Callable[[], int | None]) -> int | None:
-    """What interrupts a run of several processes; asked seldom, because they wait for each other to agree."""
+def _agreed_signal(training: "Training", interrupted: Callable[[], int | None]) -> int | None:
+    """The signal that interrupts a run of several processes; rarely asked, for they wait for each other."""
     return _devices.agreed(interrupted()) if training.iterations % 100 == 0 else None
+
+
+class Training:
+    """Runs in training. What they do next depends on `config`, `state`, `env` and the counters alone."""
+
+    def __init__(self, group: RunGroup, shared: Config, *, task: EnvFactory | None = None, devices: int = 0):
+        configs, self.members = [member.config for member in group.members], group.members
+        self._task, self._mesh = task, _devices.mesh_for(len(configs), shared.replay.batch, devices)
+        self.config = _devices.compiled_for(shared, self._mesh)
+        seeds = self._on_devices([config.seed for config in configs])
+        self.keys = _devices.place(RandomKeys.of_all(seeds), self._mesh)
+        with ExitStack() as stack:  # closes what was opened if something fails to open
+            runs = []
+            for config in configs:
+                runs.append(make_env(config, config.env.count, task=task, share=len(configs)))
+                stack.callback(runs[-1].close)
+            self.env = Fleet(runs)
+            self._hosts = [stack.enter_context(Hosts()) for _ in configs]
+            """Processes that evaluations use one after the other."""
+            self.iterations = 0
+            """Agent steps taken in each environment."""
+            self.updates = 0
+            """Updates of each run."""
+            self.interrupted: Callable[[], int | None] = lambda: None
+            """Called during evaluations: the signal that came, if one did."""
+            self._postponed = False
+            """Whether an evaluation was postponed because of one, and comes before anything else."""
+            self.episodes = EpisodeStatistics.zeros(len(configs), shared.env.count)
+            self._waiting = _blank_step(self.env.spaces, len(configs), shared.env.count)
+            """The environments' last step, if it has not been used yet."""
+            self._phase: Literal["new", "stepping", "waiting"] = "new"
+            keep, folders = shared.checkpoint.keep, [member.folder for member in group.members]
+            self.checkpoints = [
+                stack.enter_context(Checkpoints(folder / CHECKPOINTS, keep=keep)) for folder in folders
+            ]
+            self._marks = [b""] * len(group.members)
+            """Marks of the metrics of each run in its checkpoint."""
+            messages = self._start(group) if group.fresh else self._restore(group)
+            _devices.wait_for_others("restored")  # before one of them writes
+            self.logs: list[Logs] = []
+            for member, mark in zip(group.members, self._marks, strict=True) if _devices.writes() else []:
+                aside = milestones.set_aside(member.folder, after=self.env_steps)
+                resume_at, all_options = self.env_steps or None, options.flat(member.config)
+                logs = Logs(member.folder, member.config.log, all_options, resume_at=resume_at, mark=mark)
+                self.logs.append(stack.enter_context(logs))
+                messages += [f"set aside, because the run repeats it: {path}" for path in aside]
+                messages += [f"{member.name}: {logs.undone}"] if logs.undone else []
+                provenance.record(member.folder, self.env_steps)
+                write_spaces(member.folder, self.env.spaces)
+            self.progress = stack.enter_context(
+                Progress(
+                    shared.env_steps,
+                    title_of(configs),
+                    labels=[method_of(config) if len(configs) > 1 else "" for config in configs],
+                    start=self.env_steps,
+                    updates=self.updates,
+                    console=Console(quiet=not _devices.writes()),
+                )
+            )
+            for message in messages:
+                self.progress.message(message)
+            self._saved_at = time.monotonic()
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> "Training":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.__exit__(*error)
+
+    def _on_devices(self, runs: Sequence[T]) -> list[T]:
+        """One item for each run on the devices: the last run's is repeated to fill them."""
+        return [*runs, *[runs[-1]] * _devices.padding(len(runs), self._mesh)]
+
+    @property
+    def agent_steps(self) -> int:
+        """Agent steps taken in all environments of a run."""
+        return self.iterations * self.config.env.count
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps taken in all environments of a run."""
+        return self.agent_steps * self.config.env.action_repeat
+
+    @property
+    def finished(self) -> bool:
+        """Whether the planned steps have been taken, and evaluated."""
+        return self._all_steps_taken and not self._postponed
+
+    @property
+    def _all_steps_taken(self) -> bool:
+        return self.agent_steps >= self.config.agent_steps
+
+    def advance(self) -> None:
+        """One agent step in every environment, and the updates that are due after it.
+
+        Or the evaluation that was postponed.
+        """
+        if self._postponed:
+            self._evaluate()
+            return
+        config = self.config
+        step = self._receive()
+        self.episodes = self.episodes.add_step(step)
+        step = _devices.padded(step, self._mesh)
+        self.state = _program.act(config, self.state, step, self.iterations, self.keys.act, self._mesh)
+        action = self.state.carry.action
+        before, self.iterations = self.agent_steps, self.iterations + 1
+        due = config.updates_at(self.agent_steps) - self.updates
+        if self.state.replay.host:  # reading batches from it waits for the device
+            self._send(np.asarray(action))
+        if due:
+            self.state = _program.learn(config, self.state, due, self.keys.sample, self._mesh)
+            self.updates += due
+        if not self.state.replay.host:
+            # Acting is done long before learning, so this does not wait for the updates just dispatched.
+            self._send(np.asarray(action))
+
+        if due and _crossed(config.log.every, self.updates - due, self.updates):
+            self._log()
+        every = config.eval.every
+        if every and (_crossed(every, before, self.agent_steps) or self._all_steps_taken):
+            self._evaluate()
+        if config.checkpoint.milestones and _crossed(config.checkpoint.milestones, before, self.agent_steps):
+            self._save_milestones()
+        self.progress.update(env_steps=self.env_steps, updates=self.updates)
+        if not any(run.busy for run in self.checkpoints):  # else try after the next step, rather than wait
+            for run in self.checkpoints:
+                run.wait()  # raises what went wrong with the last one
+            if time.monotonic() - self._saved_at > 60 * config.checkpoint.minutes:
+                self.save()
+
+    def _receive(self) -> Step:
+        """The next step of the environments."""
+        phase, self._phase = self._phase, "new"
+        if phase == "waiting":
+            return self._waiting
+        if phase == "new":
+            self.env.send(np.zeros((*self.episodes.running.shape, self.env.spaces.actions), np.float32))
+        before = self.env.faults
+        step = self.env.recv()
+        self.episodes = self.episodes.add_faults(self.env.faults - before)
+        return step
+
+    def _send(self, action: Float32[np.ndarray, "R N A"]) -> None:
+        """Let the environments begin their next step; repeated runs have no environments."""
+        action = action[: len(self.members)]
+        finite = np.isfinite(action).all(axis=(1, 2))
+        if not finite.all():
+            self._stop(
+                int(np.argmin(finite)),
+                f"the policy's actions are not finite after {self.updates:,} updates. Lower "
+                "agent.optimizer.learning_rate",
+            )
+        self.env.send(action)
+        self._phase = "stepping"
+
+    def _stop(self, run: int, reason: str) -> NoReturn:
+        """End training because of one run."""
+        others = ""
+        if len(self.members) > 1:
+            reason = f"{self.members[run].name}: {reason}"
+            others = ". The other runs can be resumed without it, from the last checkpoint"
+        raise TrainingStopped(f"{reason}; the metrics are in {self.members[run].folder / METRICS}{others}")
+
+    def _log(self) -> None:
+        """A line of metrics for each run: means over the updates since the last one."""
+        sums, skipped, in_row = jax.device_get(
+            (self.state.sums, self.state.agent.skipped, self.state.agent.skipped_in_row)
+        )
+        count = self.updates - int(self.episodes.since[0])
+        values = []
+        for run, member in enumerate(self.members):
+            own = _program.own_metrics(member.config, list(sums))
+            means = {name: float(sums[name][run]) / count for name in own}
+            values.append(means | self.episodes.metrics(run) | {"updates/skipped": float(skipped[run])})
+        self._show(values)
+        self.episodes = self.episodes.reset(self.updates)
+        self.state = self.state._replace(sums=jax.tree.map(jnp.zeros_like, self.state.sums))
+        worst = int(np.argmax(in_row[: len(self.members)]))
+        if in_row[worst] >= self.config.max_skipped:
+            self._stop(
+                worst,
+                f"{in_row[worst]} updates in a row were skipped because a loss or gradient was not finite "
+                f"(max_skipped is {self.config.max_skipped}). Lower agent.optimizer.learning_rate, or check "
+                f"observations and rewards of {self.config.task}",
+            )
+
+    def _show(self, values: Sequence[dict[str, float]]) -> None:
+        for logs, own in zip(self.logs, values, strict=_devices.writes()):
+            logs.scalars(self.env_steps, self.updates, own)
+        self.progress.update(env_steps=self.env_steps, updates=self.updates, values=values)
+
+    def _evaluate(self) -> None:
+        recording = Recording(self.env.spaces.images if self._filming else (), len(self.members))
+
+        def watch(step: Step) -> None:
+            recording(step)
+            if self.interrupted() is not None:
+                raise _EvaluationPostponed
+
+        try:
+            returns = evaluate_all(
+                [member.config for member in self.members],
+                self.state.agent.model,
+                episodes=self.config.eval.episodes,
+                number=self.agent_steps,
+                keys=_program.fold_in(self.keys.evaluate, np.int32(self.agent_steps)),
+                task=self._task,
+                mesh=self._mesh,
+                watch=watch,
+                hosts=self._hosts,
+            )
+        except _EvaluationPostponed:  # nothing that it depends on changes until it is made
+            self._postponed = True
+            return
+        self._postponed = False
+        self._show(
+            [
+                {
+                    "eval/return": float(np.mean(own)),
+                    "eval/return_std": float(np.std(own)),
+                    "eval/episodes": float(len(own)),
+                }
+                for own in returns
+            ]
+        )
+        for logs, seen in zip(self.logs, recording.images, strict=_devices.writes()):
+            logs.films(self.env_steps, {f"films/{name}": pictures for name, pictures in seen.items()})
+
+    @property
+    def _filming(self) -> bool:
+        """Whether to film an evaluation now: the first, the last, and every `log.films`-th."""
+        log, every = self.config.log, self.config.eval.every
+        if not (log.tensorboard and log.films and every):
+            return False
+        return (self.agent_steps // every - 1) % log.films == 0 or self._all_steps_taken
+
+    def _save_milestones(self) -> None:
+        """Keep all models for good."""
+        if _devices.writes():
+            folders = [member.folder for member in self.members]
+            models = _devices.local(self.state.agent.model)
+            milestones.save(folders, self.env_steps, models, updates=self.updates)
+
+    def save(self) -> None:
+        """Checkpoint everything. Nothing that happens later depends on when this is done."""
+        self._waiting, self._phase = self._receive(), "waiting"
+        self._saved_at = time.monotonic()
+        if not _devices.writes():
+            return
+        for logs in self.logs:
+            logs.flush()
+        arrays, memory, sums = _devices.local((self._arrays(), self.state.replay, self.state.sums))
+        sums = jax.device_get(sums)
+        save_all(
+            self.checkpoints,
+            self.env_steps,
+            arrays,
+            memory,
+            own=[self._own_sums(sums, run) for run in range(len(self.members))],
+            blobs=[
+                {"env": state, MARK: logs.mark()}
+                for state, logs in zip(self.env.save(), self.logs, strict=True)
+            ],
+            info={"iterations": self.iterations, "updates": self.updates, POSTPONED: self._postponed},
+        )
+
+    def _arrays(self) -> dict[str, Any]:
+        """The arrays of a checkpoint besides replay and sums, with a leading run axis."""
+        state = self.state
+        return {
+            "agent": _without_hyper(state.agent),
+            "carry": state.carry,
+            "recent": self.episodes,  # the name in checkpoints
+            "waiting": self._waiting,
+        }
+
+    def _own_sums(self, sums: dict[str, np.ndarray], run: int) -> dict[str, Any]:
+        """The sums that a run would have if it were alone."""
+        own = _program.own_metrics(self.members[run].config, list(sums))
+        return {"sums": {name: sums[name][run] for name in own}}
+
+    def _start(self, group: RunGroup) -> list[str]:
+        """Start all runs; a message if they had started before."""
+        configs = self._on_devices([member.config for member in group.members])
+        state = _program.init(self.config, self.env.spaces, group.storage, configs, self._mesh)
+        self.state = state._replace(agent=warm_start.initialize(self.config, state.agent))
+        if not any((member.folder / CONFIG).exists() for member in group.members):
+            return []
+        which = "the run starts" if len(group.members) == 1 else "the runs start"
+        return [f"no checkpoint was written here yet: {which} from the beginning"]
+
+    def _restore(self, group: RunGroup) -> list[str]:
+        """Resume from the newest checkpoint of all runs; messages about it."""
+        configs, spaces = [member.config for member in group.members], self.env.spaces
+        shapes = jax.eval_shape(lambda: _program.init(self.config, spaces, "device", configs))
+        alone = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), shapes)
+        like = {"agent": _without_hyper(alone.agent), "carry": alone.carry}
+        like |= jax.tree.map(lambda x: x[0], {"recent": self.episodes, "waiting": self._waiting})
+        own = [_program.own_metrics(config, list(alone.sums)) for config in configs]
+        memory = _program.empty_replay(self.config, spaces, "host", len(configs))
+        found = restore_all(
+            self.checkpoints,
+            [like | {"sums": {name: alone.sums[name] for name in names}} for names in own],
+            split(memory),
+        )
+        assert found is not None, "there is a step that all have, or the group would be fresh"
+        self.state = _program.restore(
+            self._on_devices(configs),
+            self._on_devices([run.arrays for run in found]),
+            _devices.padded(join(memory, [run.replay for run in found if run.replay]), self._mesh),
+            list(alone.sums),
+            group.storage,
+            self._mesh,
+        )
+        self.episodes, self._waiting = jax.tree.map(
+            lambda *x: np.stack(x), *((run.arrays["recent"], run.arrays["waiting"]) for run in found)
+        )
+        self._phase = "waiting"
+        self.iterations, self.updates = found[0].info["iterations"], found[0].info["updates"]
+        self._postponed = found[0].info.get(POSTPONED, False)
+        self._marks = [run.blobs.get(MARK, b"") for run in found]  # older checkpoints have none
+        messages = [f"resumed at {self.env_steps:,} env steps and {self.updates:,} updates"]
+        lost = self.env.restore([run.blobs["env"] for run in found])
+        for member, streams in zip(self.members, lost, strict=True):
+            if streams:
+                which = f"{member.name}: " if len(lost) > 1 else ""
+                messages.append(f"{which}environments {streams} could not be restored and begin new episodes")
+        return messages
+
+
+def _without_hyper(state: AgentState) -> AgentState:
+    """As in checkpoints: hyperparameters are those of the run's configuration."""
+    return state._replace(hyper=None)
+
+
+def _blank_step(spaces: Spaces, runs: int, count: int) -> Step:
+    obs = {name: np.zeros((runs, count, *shape), spaces.dtype(name)) for name, shape in spaces.obs}
+    flags = [np.zeros((runs, count), bool) for _ in range(3)]
+    return Step(obs, np.zeros((runs, count), np.float32), *flags)
+
+
+def _crossed(every: int, before: int, now: int) -> bool:
+    """Whether a multiple of `every` was passed."""
+    return before // every != now // every

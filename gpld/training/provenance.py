@@ -1,6 +1,5 @@
-"""Where a run came from: code, versions, device and command of its every start, kept in `run.json`."""
+"""The provenance of a run: code, versions, device and command of its every start, in `run.json`."""
 
-import json
 import os
 import platform
 import subprocess
@@ -21,7 +20,7 @@ PACKAGES = ("jax", "jaxlib", "equinox", "optax", "orbax-checkpoint", "mujoco", "
 
 
 def provenance() -> dict[str, Any]:
-    """Everything about this process that can change a run's numbers; what cannot be found out is None."""
+    """Everything about this process that can change a run's numbers; None for what is not known."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "command": sys.argv,
@@ -37,8 +36,8 @@ def provenance() -> dict[str, Any]:
 
 def record(folder: Path, env_steps: int) -> None:
     """Add this start of the run, at `env_steps`, to the folder's `run.json`, in one move."""
-    kept = [*starts(folder), {"env_steps": env_steps, **provenance()}]
-    files.write_text(folder / RUN, json.dumps({"starts": kept}, indent=2) + "\n")
+    every = [*starts(folder), {"env_steps": env_steps, **provenance()}]
+    files.write_json(folder / RUN, {"starts": every})
 
 
 def starts(folder: Path) -> list[dict[str, Any]]:
@@ -55,7 +54,7 @@ def _version(package: str) -> str | None:
 
 def _git(root: Path) -> dict[str, Any] | None:
     """Commit of the checkout at `root`, and whether tracked files differ from it."""
-    # An installed package may lie inside somebody else's checkout, whose commit says nothing about it.
+    # An installed package may lie inside another project's checkout, whose commit says nothing about it.
     if not (root / ".git").exists():
         return None
     try:

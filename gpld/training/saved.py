@@ -1,6 +1,5 @@
 """A trained agent as its run folder holds it: options, spaces and parameters, without the replay."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,14 +11,14 @@ from gpld import config as options
 from gpld.agent import Model
 from gpld.config import Config, ConfigError
 from gpld.training.checkpoints import CheckpointError, Checkpoints, saved_steps
-from gpld.training.milestones import MILESTONES
+from gpld.training.checkpoints.milestones import MILESTONES
 from gpld.types import Spaces
 
 CONFIG = "config.json"
 """The resolved configuration, in the folder of every run."""
 
 SPACES = "spaces.json"
-"""What the agent observes and does, so that it can act where its environment is not installed."""
+"""The agent's observation and action spaces, so that it can act where its environment is not installed."""
 
 CHECKPOINTS = "checkpoints"
 """The folder of checkpoints in that of a run."""
@@ -38,7 +37,7 @@ FREE = (
     "env.pickle",
     "max_skipped",
 )
-"""How the names of options begin on which no bit of training depends: they may change between two starts."""
+"""Prefixes of options that do not change what a run computes: they may change between two starts."""
 
 
 class Trained(NamedTuple):
@@ -53,14 +52,14 @@ class Trained(NamedTuple):
 
 
 def steps(folder: str | Path) -> list[int]:
-    """Env steps of the checkpoints and milestones that a run has kept, the oldest first."""
+    """Env steps of a run's checkpoints and milestones, the oldest first."""
     return sorted({step for name in PLACES for step in saved_steps(Path(folder) / name)})
 
 
 def load(folder: str | Path, step: int | None = None) -> Trained:
     """The agent of a run's newest good checkpoint, or of the checkpoint or milestone of `step`.
 
-    If all checkpoints are damaged, that of the newest good milestone. The run may be under way.
+    If all checkpoints are damaged, that of the newest good milestone. The run may still be training.
     """
     folder = Path(folder)
     for name in (CONFIG, SPACES):
@@ -71,8 +70,8 @@ def load(folder: str | Path, step: int | None = None) -> Trained:
     found, errors = None, []
     for name in PLACES:
         try:
-            with Checkpoints(folder / name) as kept:
-                found = found or kept.restore({"agent": {"model": shapes.model}}, part=True, step=step)
+            with Checkpoints(folder / name) as checkpoints:
+                found = found or checkpoints.restore({"agent": {"model": shapes.model}}, part=True, step=step)
         except CheckpointError as error:  # there may be a good one in the other place
             errors.append(error)
     if found is None and errors:
@@ -90,21 +89,21 @@ def load(folder: str | Path, step: int | None = None) -> Trained:
 
 
 def write_spaces(folder: Path, spaces: Spaces) -> None:
-    """Keep a run's spaces with it, in one move."""
+    """Write a run's spaces to its folder, in one move."""
     values = {
         "obs": dict(spaces.obs),
         "actions": spaces.actions,
         "discrete": spaces.discrete,
         "images": spaces.images,
     }
-    files.write_text(folder / SPACES, json.dumps(values, indent=2) + "\n")
+    files.write_json(folder / SPACES, values)
 
 
 def read_spaces(folder: Path) -> Spaces:
     """The spaces that `write_spaces` wrote."""
     path = folder / SPACES
     try:
-        values = json.loads(files.read_text(path))
+        values = files.read_json(path)
         obs = {name: tuple(shape) for name, shape in values["obs"].items()}
         # Older runs have no images, and do not say so.
         return Spaces.of(obs, values["actions"], values["discrete"], values.get("images", ()))

@@ -1,6 +1,5 @@
-"""How well the agent of a run folder does: episodes played with it, and the file that keeps their returns."""
+"""The score of a trained agent: episodes played with it, and the file with their returns."""
 
-import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -47,14 +46,14 @@ class Score(NamedTuple):
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / EVALUATION
         values = {**self._asdict(), "mean": self.mean, "std": self.std, "provenance": provenance()}
-        files.write_text(path, json.dumps(values, indent=2) + "\n")
+        files.write_json(path, values)
         return path
 
 
 def score(
     trained: Trained, *, episodes: int, seed: int = 0, watch: Callable[[Step], None] = lambda step: None
 ) -> Score:
-    """Play episodes with an agent. `seed` decides where they begin, and what is random in the actions.
+    """Play episodes with an agent. `seed` decides their initial states and the sampling of actions.
 
     `watch(step)` is called after each step, whose arrays are `[1, episodes, ...]`.
     """

@@ -1,4 +1,4 @@
-"""Runs that begin with named parts of a trained agent: the rest of them is fresh, and all is trained."""
+"""Warm starts: runs that begin with named parts of a trained agent. The rest is fresh, and all is trained."""
 
 from fnmatch import fnmatchcase
 from functools import partial
@@ -18,24 +18,24 @@ from gpld.training.checkpoints import CheckpointError
 from gpld.types import Spaces
 
 PARTS = "encoder,decoder"
-"""What is taken unless something else is named: the paper's diagnostic."""
+"""The parts to take by default: the paper's diagnostic."""
 
-SHOWN = 8
-"""Differences named in a message."""
+MAX_DIFFERENCES = 8
+"""The most differences named in a message."""
 
 
 def check(config: Config, spaces: Spaces) -> None:
-    """Refuse what `begin` would refuse, before anything is allocated."""
+    """Raise what `initialize` would raise, before anything is allocated."""
     if config.init_from:
         fresh = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0))
         model = jax.tree.map(lambda x: jax.ShapeDtypeStruct((1, *x.shape), x.dtype), fresh.model)
         _chosen(model, _source(config), _patterns(config), config.init_from)
 
 
-def begin(config: Config, state: AgentState) -> AgentState:
+def initialize(config: Config, state: AgentState) -> AgentState:
     """Fresh agents, `[R, ...]`, with the parts that `config.init` names from the run `config.init_from`.
 
-    Without `init_from`, they stay as they are. Their optimisers always do, and a slow value is as its value.
+    Without `init_from`, they do not change. Optimisers never do, and the slow value is a copy of the value.
     """
     if not config.init_from:
         return state
@@ -68,40 +68,41 @@ def transferred(model: Model, trained: Model, patterns: list[str], *, source: st
     A pattern names parameters by the start of their paths: `encoder` all of the encoder, `dynamics.p*` the
     dynamics' posterior and prior, `*` everything. Both models must have the same of them, in the same shapes.
     """
-    ours, theirs = _named(model), _named(trained)
+    target, parts = _named(model), _named(trained)
     chosen = _chosen(model, trained, patterns, source)
-    taken = {name: _placed(theirs[name], like=ours[name]) for name in chosen}
-    return jax.tree.unflatten(jax.tree.structure(model), [taken.get(name, ours[name]) for name in ours])
+    taken = {name: _placed(parts[name], like=target[name]) for name in chosen}
+    return jax.tree.unflatten(jax.tree.structure(model), [taken.get(name, target[name]) for name in target])
 
 
 def _chosen(model: Model, trained: Model, patterns: list[str], source: str) -> list[str]:
-    """Paths of the parameters that are taken, or a `ConfigError` that says which cannot be."""
-    ours, theirs = _named(model), _named(trained)
+    """Paths of the parameters to take, or a `ConfigError` that says which cannot be taken."""
+    target, available = _named(model), _named(trained)
     for pattern in patterns:
-        if not any(_names(pattern, name) for name in ours):
-            parts = ", ".join(dict.fromkeys(name.partition(".")[0] for name in ours))
+        if not any(_matches(pattern, name) for name in target):
+            parts = ", ".join(dict.fromkeys(name.partition(".")[0] for name in target))
             raise ConfigError(
                 f"init: {pattern!r} is no part of the agent; it must be one of {parts}, or below"
             )
-    chosen = [name for name in {**ours, **theirs} if any(_names(pattern, name) for pattern in patterns)]
-    here = {name: list(ours[name].shape[1:]) for name in chosen if name in ours}
-    there = {name: list(theirs[name].shape) for name in chosen if name in theirs}
+    both = {**target, **available}
+    chosen = [name for name in both if any(_matches(pattern, name) for pattern in patterns)]
+    here = {name: list(target[name].shape[1:]) for name in chosen if name in target}
+    there = {name: list(available[name].shape) for name in chosen if name in available}
     wrong = [
         f"  {name}: {there.get(name, 'not')} there, {here.get(name, 'not')} here"
         for name in chosen
         if here.get(name) != there.get(name)
     ]
     if wrong:
-        more = [f"  and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
+        more = [f"  and {len(wrong) - MAX_DIFFERENCES} more"] if len(wrong) > MAX_DIFFERENCES else []
         first = (
             f"init_from: {source} has other parameters than this run in {len(wrong)} of {len(chosen)} places"
         )
-        raise ConfigError("\n".join([first, *wrong[:SHOWN], *more]))
+        raise ConfigError("\n".join([first, *wrong[:MAX_DIFFERENCES], *more]))
     return chosen
 
 
 def _placed(leaf: jax.Array, *, like: jax.Array) -> jax.Array:
-    """The same for all runs, where theirs are."""
+    """The same array for all runs, on the devices of `like`."""
     return jax.device_put(jnp.broadcast_to(leaf[None], like.shape), like.sharding)
 
 
@@ -112,6 +113,6 @@ def _named(model: PyTree) -> dict[str, Any]:
     return {path.removeprefix("world."): leaf for path, (_, leaf) in zip(paths, leaves, strict=True)}
 
 
-def _names(pattern: str, name: str) -> bool:
-    """Whether a pattern is that of a parameter, or of a part that it is in."""
+def _matches(pattern: str, name: str) -> bool:
+    """Whether a pattern matches a parameter, or a part that it is in."""
     return any(fnmatchcase(part, pattern) for part in accumulate(name.split("."), "{}.{}".format))

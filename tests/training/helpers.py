@@ -20,8 +20,8 @@ from gpld import config as options
 from gpld import population
 from gpld.config import Config
 from gpld.population import Member
-from gpld.training._plan import Group
-from gpld.training._training import Training
+from gpld.training._groups import RunGroup
+from gpld.training.loop import Training
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,7 +46,7 @@ TINY = {
         "optimizer": {"learning_rate": 1e-2, "warmup": 0},
     },
     "env": {"count": 4},
-    # Three updates for each four steps of all environments: never two at once, which would be compiled anew.
+    # Three updates for each four steps of all environments: never two at once, which would be compiled again.
     # So would be a replay of another size: it is smaller than any of the runs.
     "replay": {
         "capacity": 400,
@@ -102,8 +102,8 @@ OBSERVATIONS = {"position": 3, "velocity": 2}
 def opened(config: Config, folder: Path, task: Callable[[], Any] | None = None) -> Iterator[Training]:
     """A run under way."""
     member = Member(config, folder)
-    anew = newest_checkpoint(folder) < 0
-    with Training(Group([member], anew, config.replay.storage), config, task=task) as training:
+    fresh = newest_checkpoint(folder) < 0
+    with Training(RunGroup([member], fresh, config.replay.storage), config, task=task) as training:
         yield training
 
 
@@ -115,11 +115,11 @@ def contents(config: Config, folder: Path, task: Callable[[], Any] | None = None
 def arrays_of(members: Sequence[Member], task: Callable[[], Any] | None = None) -> dict[str, np.ndarray]:
     """`contents` of runs that were trained together, with their leading axis."""
     config = population.shared(members)
-    group = Group(
+    group = RunGroup(
         list(members), False, "device" if config.replay.storage == "auto" else config.replay.storage
     )
     with Training(group, config, task=task) as run:
-        live = {"arrays": run._arrays(), "sums": run.live.sums, "replay": run.live.replay}
+        live = {"arrays": run._arrays(), "sums": run.state.sums, "replay": run.state.replay}
         leaves = jax.tree_util.tree_leaves_with_path((live, (run.iterations, run.updates)))
     return {jax.tree_util.keystr(path): _plain(leaf) for path, leaf in leaves}
 
@@ -145,8 +145,9 @@ def metrics(folder: Path) -> bytes:
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics."""
-    return [json.loads(line) for line in metrics(folder).splitlines()]
+    """The lines of metrics, without their checksums."""
+    rows = [json.loads(line) for line in metrics(folder).splitlines()]
+    return [{name: value for name, value in row.items() if name != "crc"} for row in rows]
 
 
 # Runs in processes of their own

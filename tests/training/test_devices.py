@@ -76,6 +76,7 @@ def assert_agree(one, two):
             np.testing.assert_allclose(x, y, rtol=0, atol=1e-3, err_msg=path)
 
 
+@pytest.mark.slow
 def test_runs_spread_over_devices_are_those_on_one(trained):
     assert_agree(members(trained / "spread", 4), members(trained / "one", 4))
 
@@ -90,6 +91,7 @@ def test_runs_that_devices_cannot_share_evenly_are_those_on_one(trained, tmp_pat
     assert_agree(members(tmp_path / "uneven", 3), members(trained / "one", 4)[:3])
 
 
+@pytest.mark.slow
 def test_a_run_whose_batches_are_shared_is_that_on_one_device(trained):
     assert_agree(members(trained / "shared", 1), members(trained / "alone", 1))
 

@@ -22,8 +22,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from gpld import population
 from gpld import replay as rp
 from gpld.memory import Fit
-from gpld.training import _plan, _trees, loop, milestones, train_all
-from gpld.training.checkpoints import Checkpoints, newest_good, restore_all, save_all, saved_steps
+from gpld.training import _groups, loop, train_all
+from gpld.training.checkpoints import (
+    Checkpoints,
+    _trees,
+    milestones,
+    newest_good,
+    restore_all,
+    save_all,
+    saved_steps,
+)
 from gpld.training.logs import Logs
 from gpld.training.saved import CHECKPOINTS
 from gpld.types import Spaces
@@ -73,7 +81,7 @@ class Counting:
             self.stack.enter_context(Checkpoints(folder / CHECKPOINTS, keep=shared.checkpoint.keep))
             for folder in folders
         ]
-        if not group.anew:
+        if not group.fresh:
             likes = [state(0, 0) for _ in folders]
             found = restore_all(self.checkpoints, likes, [memory(0) for _ in folders])
             self.iterations = found[0].info["k"]
@@ -111,7 +119,7 @@ class Counting:
             models = [state(member.config.seed, self.iterations) for member in self.members]
             stacked = jax.tree.map(lambda *x: np.stack(x), *models)
             folders = [member.folder for member in self.members]
-            milestones.keep(folders, self.env_steps, stacked, updates=self.iterations)
+            milestones.save(folders, self.env_steps, stacked, updates=self.iterations)
         if self.iterations % 3 == 0:
             self.save()
 
@@ -154,9 +162,11 @@ class Histories(RuleBasedStateMachine):
         self.newest, self.goal = {}, {}
         patch = self.stack.enter_context(pytest.MonkeyPatch.context())
         patch.setattr(loop, "Training", Counting)
-        patch.setattr(loop, "make", lambda *_, **__: nullcontext(SimpleNamespace(spaces=SPACES)))
-        patch.setattr(_plan, "memory_estimate", lambda *_: None)
-        patch.setattr(_plan, "fit", lambda config, estimate, runs, *_: Fit([runs], "host", "memory: enough"))
+        patch.setattr(loop, "make_env", lambda *_, **__: nullcontext(SimpleNamespace(spaces=SPACES)))
+        patch.setattr(_groups, "memory_estimate", lambda *_: None)
+        patch.setattr(
+            _groups, "fit", lambda config, estimate, runs, *_: Fit([runs], "host", "memory: enough")
+        )
         patch.setattr(_trees, "write", write_arrays)
         patch.setattr(_trees, "read", read_arrays)
         patch.setattr(os, "fsync", lambda descriptor: None)

@@ -12,9 +12,9 @@ from PIL import Image
 
 import gpld
 from gpld.config import override
-from gpld.replay import Record
+from gpld.envs import Step
 from gpld.training import _program, evaluate, evaluation, saved, train
-from gpld.training._program import Keys
+from gpld.training._program import RandomKeys
 from gpld.types import Spaces
 from tests.training.helpers import contents, differing, lines, tiny
 from tests.training.test_logs import events
@@ -101,7 +101,7 @@ AT_THE_END = {"episodes": 2, "number": 300, "task": Square}
 
 
 def key_at(agent_steps):
-    return _program.fold_in(Keys.of_all([square().seed]).evaluate, np.int32(agent_steps))[0]
+    return _program.fold_in(RandomKeys.of_all([square().seed]).evaluate, np.int32(agent_steps))[0]
 
 
 def test_a_run_films_the_first_the_last_and_every_nth_evaluation(filmed):
@@ -110,7 +110,7 @@ def test_a_run_films_the_first_the_last_and_every_nth_evaluation(filmed):
         (step, "films/view") for step in (104, 304, 504, 600)
     ]
     played, config = [], square()
-    with evaluation.make(config, 2, 300, task=Square) as env:
+    with evaluation.make_env(config, 2, 300, task=Square) as env:
         evaluation.play(config.agent, saved.load(filmed).model, env, key_at(300), played.append)
     views = [step.obs["view"][0] for step in played]
     assert len(views) == 16
@@ -148,7 +148,7 @@ def test_a_trained_agent_looks(straight):
 def test_updates_on_a_cpu_one_by_one_are_those_of_one_program(straight):
     """Which loops over them: convolutions are then computed otherwise, and round otherwise."""
     config, spaces = square(), saved.read_spaces(straight)
-    keys = Keys.of_all([config.seed])
+    keys = RandomKeys.of_all([config.seed])
     live = _program.init(config, spaces, "device", [config])
     env = Square()
     for index in range(20):
@@ -156,8 +156,8 @@ def test_updates_on_a_cpu_one_by_one_are_those_of_one_program(straight):
         seen = {name: np.broadcast_to(x, (1, 4, *x.shape)) for name, x in obs.items()}
         flags = [np.full((1, 4), index % 10 == first) for first in (0, 9, -1)]
         reward = np.full((1, 4), index % 3, np.float32)
-        record = Record(seen, live.carry.action, reward, *flags, live.carry.latent)
-        live = _program.act(config, live, record, index, keys.act)
+        step = Step(seen, reward, *flags)
+        live = _program.act(config, live, step, index, keys.act)
     trained = jax.tree.map(jnp.copy, (live.agent, live.replay, live.sums))
     state, memory, sums = _program._learn(config.agent, config.replay, 3, None, trained, keys.sample)
     live = _program.learn(config, live, 3, keys.sample)

@@ -2,10 +2,12 @@ import io
 import json
 import math
 import os
+import re
 import resource
 import struct
 import subprocess
 import sys
+import zlib
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -15,7 +17,7 @@ from PIL import Image
 
 from gpld.config import ConfigError, LogConfig
 from gpld.files import DamagedFile
-from gpld.training.logs import METRICS, TIMING, UNDONE, Logs, read, show_pictures
+from gpld.training.logs import MARK, METRICS, TIMING, UNDONE, Logs, read, show_pictures
 
 PLAIN = LogConfig(tensorboard=False)
 BOARD = LogConfig(tensorboard=True)
@@ -42,9 +44,13 @@ def after(env_steps):
 
 def test_a_line_is_an_object_with_its_counts_first(tmp_path):
     text = write(tmp_path, LINES).decode()
+    ends = [match.end() for match in re.finditer('"crc": "', text)]
+    crcs = [f"{zlib.crc32(text[:end].encode()):08x}" for end in ends]
     assert text.splitlines()[1:3] == [
-        '{"env_steps": 8, "updates": 0, "train/return": -0.3333333333333333}',
-        '{"env_steps": 8, "updates": 2, "eval/return": 1e-30, "eval/episodes": 3.0}',
+        '{"env_steps": 8, "updates": 0, "train/return": -0.3333333333333333, "crc": "' + crcs[1] + '"}',
+        '{"env_steps": 8, "updates": 2, "eval/return": 1e-30, "eval/episodes": 3.0, "crc": "'
+        + crcs[2]
+        + '"}',
     ]
     assert text.endswith("\n")
     assert text.count("\n") == len(LINES)
@@ -56,7 +62,8 @@ def test_numbers_that_are_not_finite_are_valid_json_and_read_back(tmp_path):
 
     text = write(tmp_path, LINES).decode()
     rows = [json.loads(line, parse_constant=refuse) for line in text.splitlines()]
-    assert rows[3] == {"env_steps": 16, "updates": 4, "loss/total": "NaN", "norm/gradient": "Infinity"}
+    own = {name: value for name, value in rows[3].items() if name != "crc"}
+    assert own == {"env_steps": 16, "updates": 4, "loss/total": "NaN", "norm/gradient": "Infinity"}
     assert rows[4]["train/return"] == "-Infinity"
 
     table = read(tmp_path)
@@ -126,6 +133,81 @@ def test_a_damaged_line_is_named_and_not_passed_over(tmp_path, damage):
         read(tmp_path)
     with pytest.raises(DamagedFile, match=r"metrics\.jsonl, line 3: not a line of metrics"):
         Logs(tmp_path, PLAIN, {}, resume_at=24)
+
+
+@pytest.mark.parametrize("name", [METRICS, TIMING])
+def test_every_bit_that_flips_is_seen(tmp_path, name):
+    write(tmp_path, LINES[:3])
+    whole, before = (tmp_path / name).read_bytes(), read(tmp_path, name)
+    for at in range(8 * len(whole)):
+        changed = bytearray(whole)
+        changed[at // 8] ^= 1 << at % 8
+        (tmp_path / name).write_bytes(changed)
+        with pytest.raises(DamagedFile, match=f"{name}, line"):
+            read(tmp_path, name)
+    (tmp_path / name).write_bytes(whole)
+    assert read(tmp_path, name).equals(before)
+
+
+@pytest.mark.parametrize("sealed", [0, 2, 5])
+def test_lines_of_older_versions_are_read_before_those_with_checksums(tmp_path, sealed):
+    """And nothing without one after them."""
+    straight = write(tmp_path / "new", LINES).splitlines(keepends=True)
+    old = [re.sub(rb', "crc": "[0-9a-f]{8}"', b"", line) for line in straight]
+    (tmp_path / METRICS).write_bytes(b"".join(old[: len(old) - sealed]))
+    write(tmp_path, LINES[len(old) - sealed :], resume_at=24)
+    assert read(tmp_path).equals(read(tmp_path / "new"))
+    with (tmp_path / METRICS).open("ab") as file:
+        file.write(old[-1])
+    if sealed:
+        with pytest.raises(DamagedFile, match="line 6: it does not match its checksum"):
+            read(tmp_path)
+    else:
+        assert len(read(tmp_path)) == 6
+
+
+def test_lines_that_are_missing_are_seen_by_the_checkpoint(tmp_path, caplog):
+    with Logs(tmp_path, PLAIN, {}) as logs:
+        for line in LINES[:3]:
+            logs.scalars(*line)
+        mark = logs.mark()
+        logs.scalars(*LINES[3])
+    blobs = tmp_path / "checkpoints" / f"{8:012d}" / "blobs"
+    blobs.mkdir(parents=True)
+    (blobs / MARK).write_bytes(mark)
+    whole = (tmp_path / METRICS).read_bytes().splitlines(keepends=True)
+    assert len(read(tmp_path)) == 4
+    assert caplog.messages == []
+    Logs(tmp_path, PLAIN, {}, resume_at=8, mark=mark).close()
+
+    (tmp_path / METRICS).write_bytes(b"".join(whole[:2]))
+    assert len(read(tmp_path)) == 2
+    (told,) = caplog.messages
+    assert re.fullmatch(
+        r".*metrics\.jsonl has \d+ bytes, and had \d+ at the checkpoint: lines are missing", told
+    )
+    with pytest.raises(DamagedFile, match=r"lines are missing\. Restore it, or move it away to continue"):
+        Logs(tmp_path, PLAIN, {}, resume_at=8, mark=mark)
+
+    (tmp_path / METRICS).unlink()
+    caplog.clear()
+    assert read(tmp_path).empty
+    Logs(tmp_path, PLAIN, {}, resume_at=8, mark=mark).close()
+    assert caplog.messages == [
+        f"{tmp_path / METRICS} is missing",
+        f"{tmp_path / METRICS} is missing: a new one is written",
+    ]
+
+
+def test_times_that_are_missing_are_told(tmp_path, caplog):
+    (tmp_path / "checkpoints").mkdir()
+    write(tmp_path, LINES)
+    (tmp_path / TIMING).write_bytes(b"")
+    write(tmp_path, [], resume_at=24)
+    told = f"{tmp_path / TIMING} lacks 5 lines that metrics.jsonl has: times are not known"
+    assert caplog.messages == [told]
+    read(tmp_path, TIMING)
+    assert caplog.messages == [told, told]
 
 
 def test_times_are_beside_the_metrics_and_remember_work_that_was_undone(tmp_path):

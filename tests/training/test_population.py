@@ -17,11 +17,11 @@ from gpld import config as options
 from gpld import population, replay
 from gpld.config import ConfigError
 from gpld.population import Member
-from gpld.training import TrainingStopped, _plan, _program, _training, evaluate, saved, train, train_all
-from gpld.training._plan import by_step, finished_at, newest
-from gpld.training._program import Keys
-from gpld.training._snapshot import Snapshot
+from gpld.training import TrainingStopped, _groups, _program, evaluate, loop, saved, train, train_all
+from gpld.training._groups import by_step, finished_at, newest
+from gpld.training._program import RandomKeys
 from gpld.training.checkpoints import CheckpointError
+from gpld.training.checkpoints._snapshot import Snapshot
 from tests.training import helpers
 from tests.training.helpers import (
     Pole,
@@ -34,7 +34,7 @@ from tests.training.helpers import (
     tiny,
 )
 from tests.training.test_loop import OFTEN, Calls, pole
-from tests.training.test_program import SPACES, arrays, copied, record, same
+from tests.training.test_program import SPACES, arrays, copied, env_step, same
 
 # Both penalties are compiled, and each run lacks at least one. One averages over all states.
 RUNS = (
@@ -64,10 +64,10 @@ def of_run(tree, run):
 def lived(members, steps=40):
     """Fresh agents that have acted, and their keys."""
     configs, shared = [member.config for member in members], config_of(members)
-    keys = Keys.of_all([config.seed for config in configs])
+    keys = RandomKeys.of_all([config.seed for config in configs])
     live = _program.init(shared, SPACES, "device", configs)
     for index in range(steps):
-        live = _program.act(shared, live, record(live, index), index, keys.act)
+        live = _program.act(shared, live, env_step(live, index), index, keys.act)
     return shared, live, keys
 
 
@@ -107,12 +107,12 @@ def test_a_member_acts_as_alone_and_its_first_update_is_the_same_to_rounding(tog
 
 
 def test_a_member_draws_the_indices_it_draws_alone(together):
-    memory, keys = together[0].replay, Keys.of_all([run["seed"] for run in RUNS])
+    memory, keys = together[0].replay, RandomKeys.of_all([run["seed"] for run in RUNS])
     for number in range(3):
         draws = _program.fold_in(keys.sample, np.int32(number))
         _, _, indices = jax.vmap(lambda m, key: replay.sample(m, key, 4, 8))(memory, draws)
         for run, own in enumerate(RUNS):
-            key = jax.random.fold_in(Keys.of(own["seed"]).sample, number)
+            key = jax.random.fold_in(RandomKeys.of(own["seed"]).sample, number)
             assert same(replay.sample(of_run(memory, run), key, 4, 8)[2], of_run(indices, run))
 
 
@@ -228,7 +228,7 @@ def test_evaluation_together_is_evaluation_alone(straight):
     models = [saved.load(member.folder).model for member in members]
     keys = jax.random.split(jax.random.key(3), 3)
     asked = {"episodes": 2, "number": 5, "task": Pole}
-    together = _training.evaluate_all(
+    together = loop.evaluate_all(
         [member.config for member in members], _program.stack(models), keys=keys, **asked
     )
     for run, member in enumerate(members):
@@ -251,7 +251,7 @@ def test_replays_in_host_memory_give_the_same_runs(straight, tmp_path):
 def test_how_often_and_when_they_are_saved_changes_nothing(straight, tmp_path):
     members = crowd(tmp_path, checkpoint=OFTEN | {"keep": 1})
     train_all(crowd(tmp_path, checkpoint=OFTEN | {"keep": 1}, env_steps=800), task=Pole)
-    assert all(len(_plan.saved_steps(member.folder / "checkpoints")) == 1 for member in members)
+    assert all(len(_groups.saved_steps(member.folder / "checkpoints")) == 1 for member in members)
     train_all(members, task=Pole)
     assert_same(straight, members)
 
@@ -289,7 +289,7 @@ class FormerHyper(NamedTuple):
 def test_checkpoints_that_hold_hyperparameters_go_on_with_those_of_the_configuration(
     straight, tmp_path, monkeypatch
 ):
-    arrays_now = _training.Training._arrays
+    arrays_now = loop.Training._arrays
 
     def arrays_then(training):
         wrong = FormerHyper(*(jnp.full(len(training.members), 7.0) for _ in FormerHyper._fields))
@@ -297,7 +297,7 @@ def test_checkpoints_that_hold_hyperparameters_go_on_with_those_of_the_configura
         return found | {"agent": found["agent"]._replace(hyper=wrong)}
 
     with monkeypatch.context() as patched:
-        patched.setattr(_training.Training, "_arrays", arrays_then)
+        patched.setattr(loop.Training, "_arrays", arrays_then)
         train_all(crowd(tmp_path, env_steps=800), task=Pole)
     manifest = next((tmp_path / "run0" / "checkpoints").glob("*/manifest.json")).read_text()
     assert "agent.hyper.prior" in manifest
@@ -413,7 +413,7 @@ def test_finished_runs_are_left_alone_and_others_catch_up(straight, tmp_path, ca
 
 
 def test_what_does_not_fit_at_once_is_trained_in_turn(tmp_path, monkeypatch, capsys):
-    fit, asked = _plan.fit, []
+    fit, asked = _groups.fit, []
 
     def small(config, estimate, runs, devices, *free):
         need = estimate.training + estimate.replay
@@ -421,7 +421,7 @@ def test_what_does_not_fit_at_once_is_trained_in_turn(tmp_path, monkeypatch, cap
         asked.append(found.groups)
         return found
 
-    monkeypatch.setattr(_plan, "fit", small)
+    monkeypatch.setattr(_groups, "fit", small)
     results = train_all(crowd(tmp_path, **QUICK), task=Pole)
     assert asked == [[2, 1]]
     assert [(r.env_steps, r.finished) for r in results] == [(400, True)] * 3
@@ -434,7 +434,7 @@ def test_what_does_not_fit_at_once_is_trained_in_turn(tmp_path, monkeypatch, cap
 def test_one_member_that_cannot_learn_stops_all_by_name(tmp_path):
     members = crowd(tmp_path, [RUNS[0], {"agent": {"behavior": {"entropy": 3e38}}}, RUNS[2]], max_skipped=15)
     with pytest.raises(
-        TrainingStopped, match=r"^run1: 20 updates in a row were skipped .* others? runs can go on"
+        TrainingStopped, match=r"^run1: 20 updates in a row were skipped .* others? runs can be resumed"
     ):
         train_all(members, task=Pole)
     last = [lines(member.folder)[-1] for member in members]

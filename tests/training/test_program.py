@@ -6,21 +6,21 @@ import numpy as np
 import pytest
 
 from gpld import replay
-from gpld.replay import Record
-from gpld.training import _kept, _program
-from gpld.training._program import Keys
+from gpld.envs import Step
+from gpld.training import _program, _program_cache
+from gpld.training._program import RandomKeys
 from gpld.types import Spaces
 from tests.training.helpers import OBSERVATIONS, tiny
 
 CONFIG = tiny("gym:Pole-v0")
 SPACES = Spaces.of({name: (size,) for name, size in OBSERVATIONS.items()}, 1)
 COUNT, LENGTH = CONFIG.env.count, CONFIG.replay.length
-KEYS = Keys.of_all([CONFIG.seed])
+KEYS = RandomKeys.of_all([CONFIG.seed])
 
 pytestmark = pytest.mark.usefixtures("optimized")
 
 
-def record(live, index):
+def env_step(live, index):
     """What the environments give at a step; episodes have ten."""
     rng = np.random.default_rng(index)
     shape = live.carry.action.shape[:2]
@@ -28,14 +28,14 @@ def record(live, index):
     obs = {name: np.broadcast_to(x, (*shape, x.shape[-1])) for name, x in obs.items()}
     first, last = np.full(shape, index % 10 == 0), np.full(shape, index % 10 == 9)
     reward = np.broadcast_to(np.where(first[0], 0, rng.normal(size=COUNT)).astype(np.float32), shape)
-    return Record(obs, live.carry.action, reward, first, last, np.zeros(shape, bool), live.carry.latent)
+    return Step(obs, reward, first, last, np.zeros(shape, bool))
 
 
 def after(steps, storage="device"):
     """A fresh agent that has acted."""
     live = _program.init(CONFIG, SPACES, storage, [CONFIG])
     for index in range(steps):
-        live = _program.act(CONFIG, live, record(live, index), index, KEYS.act)
+        live = _program.act(CONFIG, live, env_step(live, index), index, KEYS.act)
     return live
 
 
@@ -59,9 +59,9 @@ def copied(tree):
 
 
 def test_every_use_of_random_numbers_has_its_own_key():
-    keys = [jax.random.key_data(key).tolist() for seed in range(3) for key in Keys.of(seed)]
+    keys = [jax.random.key_data(key).tolist() for seed in range(3) for key in RandomKeys.of(seed)]
     assert len({tuple(key) for key in keys}) == 12
-    assert [jax.random.key_data(key).tolist() for key in Keys.of(2)] == keys[8:]
+    assert [jax.random.key_data(key).tolist() for key in RandomKeys.of(2)] == keys[8:]
 
 
 def test_a_fresh_run_has_nothing_remembered_and_nothing_summed():
@@ -75,7 +75,7 @@ def test_a_fresh_run_has_nothing_remembered_and_nothing_summed():
 def test_acting_remembers_what_was_seen_with_the_action_and_latent_that_followed():
     live = _program.init(CONFIG, SPACES, "device", [CONFIG])
     for index in range(3):
-        seen = record(live, index)
+        seen = env_step(live, index)
         live = _program.act(CONFIG, live, seen, index, KEYS.act)
         row = np.asarray(replay.export_steps(live.replay, index, index + 1))[0, :, 0]
         flags = [x[..., None] for x in (seen.reward, seen.is_first, seen.is_last, seen.is_terminal)]
@@ -91,7 +91,7 @@ def test_actions_are_drawn_by_the_steps_number_alone():
     draws = []
     for index in (5, 5, 6):
         live = _program.init(CONFIG, SPACES, "device", [CONFIG])
-        draws.append(np.asarray(_program.act(CONFIG, live, record(live, 0), index, KEYS.act).carry.action))
+        draws.append(np.asarray(_program.act(CONFIG, live, env_step(live, 0), index, KEYS.act).carry.action))
     assert np.array_equal(draws[0], draws[1])
     assert not np.array_equal(draws[0], draws[2])
 
@@ -108,7 +108,7 @@ def test_acting_is_the_same_with_a_replay_in_host_memory():
 def test_learning_by_a_program_from_the_disk_has_the_same_bits(tmp_path, monkeypatch):
     lives = [after(40) for _ in range(3)]
     learned = [_program.learn(CONFIG, lives[0], 2, KEYS.sample)]
-    monkeypatch.setattr(_kept, "folder", lambda: tmp_path)
+    monkeypatch.setattr(_program_cache, "cache_folder", lambda: tmp_path)
     for live in lives[1:]:  # compiled, and from the disk
         monkeypatch.setattr(_program._learn, "_programs", {})
         learned.append(_program.learn(CONFIG, live, 2, KEYS.sample))
@@ -120,7 +120,7 @@ def test_learning_by_a_program_from_the_disk_has_the_same_bits(tmp_path, monkeyp
 
 def test_what_updates_tell_is_known_from_the_disk(tmp_path, monkeypatch):
     fresh = _program.init(CONFIG, SPACES, "device", [CONFIG])
-    monkeypatch.setattr(_kept, "folder", lambda: tmp_path)
+    monkeypatch.setattr(_program_cache, "cache_folder", lambda: tmp_path)
     _program.init(CONFIG, SPACES, "device", [CONFIG])
     monkeypatch.setattr(_program, "_traced_update", None)
     assert same(_program.init(CONFIG, SPACES, "device", [CONFIG]), fresh)

@@ -10,7 +10,7 @@ import pytest
 
 from gpld.training import saved, train
 from gpld.training.checkpoints import saved_steps
-from gpld.training.milestones import MILESTONES
+from gpld.training.checkpoints.milestones import MILESTONES
 from tests.training import helpers
 from tests.training.helpers import contents, differing, metrics, newest_checkpoint, output, tiny, wait_for
 

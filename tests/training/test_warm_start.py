@@ -8,7 +8,7 @@ import pytest
 from gpld import agent
 from gpld import config as options
 from gpld.config import ConfigError, override, validate
-from gpld.training import _claim, saved, train, warm_start
+from gpld.training import _lock, saved, train, warm_start
 from tests.training.helpers import opened, tiny
 
 
@@ -21,7 +21,7 @@ def begun(small_run, tmp_path, **changes):
     """Parameters of a run as it begins."""
     config = override(saved.load(small_run).config, {"seed": 9, **changes})
     with opened(override(config, {"replay": {"storage": "device"}}), tmp_path / "run") as training:
-        first = jax.tree.map(lambda x: x[0], training.live.agent)
+        first = jax.tree.map(lambda x: x[0], training.state.agent)
     value, slow = jax.tree.leaves(first.model.value), jax.tree.leaves(first.slow_value)
     assert all(np.array_equal(a, b) for a, b in zip(value, slow, strict=True))
     return parameters(first.model)
@@ -53,7 +53,7 @@ def refused(small_run, init, **sizes):
     trained = saved.load(small_run)
     config = override(trained.config, {"agent": {"model": sizes}, "init_from": str(small_run), "init": init})
     with pytest.raises(ConfigError) as error:
-        warm_start.begin(config, shapes(config, trained.spaces))
+        warm_start.initialize(config, shapes(config, trained.spaces))
     return str(error.value).splitlines()
 
 
@@ -102,7 +102,7 @@ def test_a_run_that_nothing_can_be_taken_of_is_named_by_its_option(small_run, tm
     for name in (saved.CONFIG, saved.SPACES) if there else ():
         shutil.copy(small_run / name, source)
     with pytest.raises(ConfigError, match=f"^init_from: .*{source}.* {message}"):
-        warm_start.begin(tiny(init_from=str(source)), shapes(tiny(), saved.read_spaces(small_run)))
+        warm_start.initialize(tiny(init_from=str(source)), shapes(tiny(), saved.read_spaces(small_run)))
 
 
 @pytest.mark.parametrize(
@@ -135,11 +135,11 @@ def test_a_run_that_has_begun_needs_its_source_no_more(small_run, tmp_path, caps
 def test_a_fresh_run_of_before_goes_on_whatever_it_says_about_parts(small_run, tmp_path):
     config = saved.load(small_run).config
     options.save(override(config, {"init": "encoder,decoder"}), tmp_path / saved.CONFIG)
-    with _claim.claimed(config, tmp_path):
+    with _lock.locked(config, tmp_path):
         pass
     with (
         pytest.raises(ConfigError, match=f"init_from: '' there, '{small_run}' now"),
-        _claim.claimed(override(config, {"init_from": str(small_run)}), tmp_path),
+        _lock.locked(override(config, {"init_from": str(small_run)}), tmp_path),
     ):
         pass
 
@@ -148,10 +148,10 @@ def test_a_fresh_run_of_before_goes_on_whatever_it_says_about_parts(small_run, t
 def test_parts_are_the_same_whether_the_default_is_named_or_not(small_run, tmp_path, there, now):
     config = override(saved.load(small_run).config, {"init_from": str(small_run)})
     options.save(override(config, {"init": there}), tmp_path / saved.CONFIG)
-    with _claim.claimed(override(config, {"init": now}), tmp_path):
+    with _lock.locked(override(config, {"init": now}), tmp_path):
         pass
     with (
         pytest.raises(ConfigError, match="init: 'encoder,decoder' there, 'encoder' now"),
-        _claim.claimed(override(config, {"init": "encoder"}), tmp_path),
+        _lock.locked(override(config, {"init": "encoder"}), tmp_path),
     ):
         pass

@@ -1,4 +1,4 @@
-"""A run at one moment, on its way to the disk and back."""
+"""A snapshot of a run: how it is written to disk and read back."""
 
 import json
 import os
@@ -13,20 +13,29 @@ from jaxtyping import PyTree
 from gpld import files
 from gpld.replay import Replay, export_latents, export_steps, stored
 from gpld.replay import restore as restore_replay
-from gpld.training import _files, _trees
-from gpld.training._manifest import ARRAYS, BLOBS, LATENTS, CheckpointError, Chunk, Manifest, span
-from gpld.training._trees import HostTree
+from gpld.training.checkpoints import _files, _trees
+from gpld.training.checkpoints._manifest import (
+    ARRAYS,
+    BLOBS,
+    LATENTS,
+    CheckpointError,
+    Chunk,
+    Damaged,
+    Manifest,
+    span,
+)
+from gpld.training.checkpoints._trees import HostTree
 
 PIECE_BYTES = 2**28
 """Latents moved between device and host at a time: the device may have no room for a copy of them all."""
 
 
-FORMER = "agent.hyper."
+OBSOLETE = "agent.hyper."
 """Arrays of older checkpoints that are not read: hyperparameters are in a run's configuration."""
 
 
 class Restored(NamedTuple):
-    """A checkpoint, read."""
+    """The contents of a checkpoint."""
 
     step: int
     arrays: PyTree
@@ -45,7 +54,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything a checkpoint holds, in host memory, where training cannot change it."""
+    """The contents of a checkpoint in host memory, where training cannot change them."""
 
     step: int
     tree: HostTree
@@ -118,7 +127,7 @@ class Snapshot:
         for name in (LATENTS, BLOBS):
             (folder / name).mkdir(parents=True)
         _trees.write(folder / ARRAYS, self.tree.values)
-        files = {path: _files.seal(path) for path in _files.files_in(folder)}
+        files = {path: _files.sync_and_hash(path) for path in _files.files_in(folder)}
         for piece in self.pieces:
             for name, values in piece.latents.items():
                 path = folder / _latents_name(piece.begin, piece.end, name)
@@ -145,17 +154,27 @@ class Snapshot:
 def load(
     manifest: Manifest, folder: Path, chunks: Path, like: PyTree, replay: Replay | None, *, part: bool = False
 ) -> Restored:
-    """Read a checkpoint that was found undamaged; with `part`, only the arrays that `like` has."""
-    held = {name: spec for name, spec in manifest.arrays.items() if not name.startswith(FORMER)}
+    """Read a checkpoint whose files match their checksums; with `part`, only the arrays that `like` has.
+
+    `Damaged` if its arrays cannot be read, though their checksums match.
+    """
+    held = {name: spec for name, spec in manifest.arrays.items() if not name.startswith(OBSOLETE)}
     if differences := _trees.differences(like, held, part=part):
         more = [f"{len(differences) - 5} more"] if len(differences) > 5 else []
         raise CheckpointError(f"{folder} holds other arrays: {'; '.join(differences[:5] + more)}")
-    arrays = _trees.read(folder / ARRAYS, like, manifest.keys)
+    try:
+        arrays = _trees.read(folder / ARRAYS, like, manifest.keys)
+    except ValueError as error:
+        raise Damaged(f"{folder / ARRAYS} cannot be read ({error})") from error
     if replay is not None:
         consumed = np.asarray(manifest.consumed, np.int32)
         for begin, end in manifest.pieces:
-            latents = {name: _array(folder / _latents_name(begin, end, name)) for name in ("h", "z")}
-            replay = restore_replay(replay, begin, _rows(manifest, chunks, begin, end), latents, consumed)
+            try:
+                latents = {name: _array(folder / _latents_name(begin, end, name)) for name in ("h", "z")}
+                rows = _rows(manifest, chunks, begin, end)
+                replay = restore_replay(replay, begin, rows, latents, consumed)
+            except (ValueError, TypeError, IndexError) as error:  # and no other try: it may be half filled
+                raise CheckpointError(f"the replay of {folder} cannot be read ({error})") from error
         if (held := stored(replay)) != range(manifest.begin, manifest.end):
             raise CheckpointError(
                 f"{folder} has the steps [{manifest.begin}, {manifest.end}) of each stream, but a replay of "

@@ -1,4 +1,4 @@
-"""What a checkpoint consists of, and whether all of it is there."""
+"""The manifest of a checkpoint: which files it consists of, and their hashes."""
 
 import hashlib
 import json
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpld.files import LINK, read_bytes
-from gpld.training import _files
-from gpld.training._files import Digest
+from gpld.training.checkpoints import _files
+from gpld.training.checkpoints._files import Digest
 
 FORMAT = 2
-"""Of what is written. In 1, which can still be read, environments were pickled, and are left out."""
+"""The version of the format. In 1, which can still be read, environments were pickled, and are left out."""
 
 ARRAYS, LATENTS, BLOBS = "arrays", "latents", "blobs"
 """Folders of a checkpoint."""
@@ -20,11 +20,11 @@ _NAME, _CHECKSUM = "manifest.json", "manifest.sha256"
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that could not be written or read, in words for the user."""
+    """A checkpoint that could not be written or read, with a message for the user."""
 
 
 class Damaged(Exception):  # noqa: N818
-    """What is wrong with a checkpoint that cannot be used."""
+    """A checkpoint that cannot be used, with the reason."""
 
 
 class Chunk(NamedTuple):
@@ -64,7 +64,7 @@ class Manifest:
     """Everything else in the folder of this checkpoint, by relative path."""
 
     def write(self, folder: Path) -> None:
-        """Write it to the folder of its checkpoint, with a checksum as `sha256sum --check` wants it."""
+        """Write it to the folder of its checkpoint, with a checksum for `sha256sum --check`."""
         text = json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
         digest = _files.write(folder / _NAME, text)
         _files.write(folder / _CHECKSUM, f"{digest.sha256}  {_NAME}\n".encode())
@@ -72,8 +72,8 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path, step: int) -> "Manifest":
         """The manifest of the checkpoint of `step` in `folder`, or `Damaged`."""
-        text, seal = (_read(folder / name) for name in (_NAME, _CHECKSUM))
-        if seal != f"{hashlib.sha256(text).hexdigest()}  {_NAME}\n".encode():
+        text, checksum = (_read(folder / name) for name in (_NAME, _CHECKSUM))
+        if checksum != f"{hashlib.sha256(text).hexdigest()}  {_NAME}\n".encode():
             raise Damaged(f"{folder / _NAME} does not match {_CHECKSUM}")
         try:
             values = json.loads(text)
@@ -89,7 +89,7 @@ class Manifest:
 
     @classmethod
     def _parsed(cls, values: Any) -> "Manifest":
-        """What `write` was given. A `ValueError` names what does not look like it."""
+        """The manifest of these values. A `ValueError` names what is wrong with them."""
         fields = {"format": int, **_FIELDS}
         if not isinstance(values, dict) or values.keys() != fields.keys():
             found = sorted(values) if isinstance(values, dict) else type(values).__name__
@@ -115,7 +115,7 @@ class Manifest:
         return cls(**values)
 
     def verify(self, folder: Path, chunks: Path, with_replay: bool) -> None:
-        """Read all files, those of the replay if asked to. `Damaged` names each that is not as it was."""
+        """Read all files, those of the replay only with `with_replay`. `Damaged` names all that changed."""
         files = {
             folder / name: digest
             for name, digest in self.files.items()

@@ -1,9 +1,9 @@
-"""A run folder belongs to one run, and to one process at a time."""
+"""The lock of a run folder: it belongs to one run, and to one process at a time."""
 
 import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,8 +18,12 @@ LOCK = ".lock"
 
 
 @contextmanager
-def claimed(config: Config, folder: Path) -> Iterator[None]:
-    """Hold the folder, unless it has another run in it or another process at work."""
+def locked(config: Config, folder: Path) -> Iterator[None]:
+    """Lock the folder, unless it holds another run or another process trains in it.
+
+    If this fails before anything else is in the folder, it leaves nothing behind.
+    """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = os.fdopen(files.open_here(folder / LOCK, os.O_WRONLY | os.O_CREAT), "w")
@@ -29,15 +33,28 @@ def claimed(config: Config, folder: Path) -> Iterator[None]:
         if (folder / name).is_symlink():
             lock.close()
             raise ConfigError(f"out: {folder / name}: {files.LINK}")
-    with lock:  # the system lets go of it when the process ends, however it ends
+    with lock:  # the system releases it when the process ends, however it ends
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"out: another process is training in {folder}") from None
         except OSError:
             pass  # a file system without locks
-        _refuse_other_options(config, folder)
-        yield
+        try:
+            _refuse_other_options(config, folder)
+            yield
+        except BaseException:
+            _leave_nothing(folder, made)
+            raise
+
+
+def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:
+    """Remove a lock that is alone in its folder, and the folders that were `made` for it."""
+    with suppress(OSError):
+        if os.listdir(folder) == [LOCK]:
+            (folder / LOCK).unlink()
+            for path in made:  # the innermost first, up to one that holds something
+                path.rmdir()
 
 
 def _refuse_other_options(config: Config, folder: Path) -> None:

@@ -22,7 +22,7 @@ Numbers = Iterable[SupportsFloat]
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which people with any colour vision can tell apart."""
 
-_OWN = dict(zip((TITLES["gpld"], TITLES["dreamerv3"]), COLOURS, strict=False))
+_FIXED = dict(zip((TITLES["gpld"], TITLES["dreamerv3"]), COLOURS, strict=False))
 
 # Dots of a braille character, by row and column.
 _BRAILLE = 0x2800
@@ -30,13 +30,12 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def colours(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each method: GPLD and DreamerV3 have theirs in every picture, others the next in turn."""
-    own = {name: _OWN.get(name) for name in names}
-    rest = itertools.cycle(COLOURS[len(_OWN) :])
-    return {name: colour or next(rest) for name, colour in own.items()}
+    """A colour for each method: always the same for GPLD and DreamerV3, the next in turn for others."""
+    rest = itertools.cycle(COLOURS[len(_FIXED) :])
+    return {name: _FIXED.get(name) or next(rest) for name in dict.fromkeys(names)}
 
 
-class Curve(NamedTuple):
+class MeanCurve(NamedTuple):
     """Mean and (population) standard deviation of some runs' returns, by env steps."""
 
     env_steps: np.ndarray
@@ -56,7 +55,7 @@ def title_of(configs: Sequence[Config]) -> str:
     return f"{configs[0].task}, {'; '.join(parts)}"
 
 
-def mean_curve(runs: Sequence[tuple[Numbers, Numbers]]) -> Curve:
+def mean_curve(runs: Sequence[tuple[Numbers, Numbers]]) -> MeanCurve:
     """Mean and standard deviation over runs, each given by its env steps and returns.
 
     At all env steps at which any run has a return and every run has begun and not ended; straight lines lie
@@ -71,7 +70,7 @@ def mean_curve(runs: Sequence[tuple[Numbers, Numbers]]) -> Curve:
         raise ValueError(f"one run begins at {first:,.0f} env steps and another ends at {last:,.0f}")
     env_steps = every[(every >= first) & (every <= last)]
     returns = np.stack([np.interp(env_steps, x, y) for x, y in points])
-    return Curve(env_steps, returns.mean(0), returns.std(0))
+    return MeanCurve(env_steps, returns.mean(0), returns.std(0))
 
 
 def text_curve(
@@ -139,7 +138,7 @@ def save_curve(
 def draw_curve(
     runs: Sequence[tuple[str, Numbers, Numbers]], *, title: str, random_return: float | None
 ) -> "matplotlib.figure.Figure":
-    """The picture that `save_curve` saves."""
+    """The figure that `save_curve` saves."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
 
     figure = Figure(figsize=(6.4, 4.0), dpi=160, layout="constrained")

@@ -21,8 +21,7 @@ import pytest
 from gpld import agent
 from gpld import replay as rp
 from gpld.config import Config, with_presets
-from gpld.training import _files, _snapshot, _trees
-from gpld.training.checkpoints import CheckpointError, Checkpoints
+from gpld.training.checkpoints import CheckpointError, Checkpoints, _files, _snapshot, _trees
 from gpld.types import Spaces
 
 ROOT = Path(__file__).parents[2]
@@ -353,6 +352,42 @@ def test_a_manifest_that_is_not_one_is_named_and_the_previous_checkpoint_used(tm
     with pytest.raises(
         CheckpointError, match=r"no checkpoint in .* can be used: .*manifest\.json is not the"
     ):
+        restore(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["manifest.ocdbt", "d/*"])
+def test_arrays_that_are_none_though_their_checksums_agree(tmp_path, file, caplog, capfd):
+    """One warning, and the checkpoint before it; not a word of the library's threads."""
+    save_all(tmp_path, [1, 2])
+    folder = tmp_path / f"{20:012d}"
+    (path, *_) = (folder / "arrays").glob(file)
+    path.write_bytes(b"")
+    nothing = [0, hashlib.sha256(b"").hexdigest()]
+    resealed(folder, lambda m: m["files"].update({path.relative_to(folder).as_posix(): nothing}))
+    capfd.readouterr()
+    assert restore(tmp_path) == 1
+    (message,) = caplog.messages
+    assert f"{folder / 'arrays'} cannot be read (" in message
+    time.sleep(0.2)  # for threads to say what they have to say
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", ["latents/*.h.npy", "../steps/*.npy"])
+def test_a_replay_that_is_none_though_its_checksums_agree(tmp_path, name):
+    save_all(tmp_path, [1])
+    folder = tmp_path / f"{10:012d}"
+    (path,) = folder.glob(name)
+    path.write_bytes(b"nothing")
+    digest = [7, hashlib.sha256(b"nothing").hexdigest()]
+
+    def change(manifest):
+        if name.startswith("latents"):
+            manifest["files"][path.relative_to(folder).as_posix()] = digest
+        else:
+            manifest["chunks"][0][2] = digest
+
+    resealed(folder, change)
+    with pytest.raises(CheckpointError, match=rf"^the replay of {folder} cannot be read \("):
         restore(tmp_path)
 
 

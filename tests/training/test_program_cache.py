@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from gpld import kernels
-from gpld.training import _kept
-from gpld.training._kept import Kept
+from gpld import agent
+from gpld.training import _program_cache
+from gpld.training._program_cache import CachedProgram
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def setting():
 @pytest.fixture
 def kept(tmp_path, monkeypatch, without_jax_cache):
     """A folder for programs, as there is one on a GPU. JAX's own cache is off, and cannot stand in for it."""
-    monkeypatch.setattr(_kept, "folder", lambda: tmp_path)
+    monkeypatch.setattr(_program_cache, "cache_folder", lambda: tmp_path)
     return tmp_path
 
 
@@ -59,7 +59,7 @@ class Traced:
     def __call__(self, factor: int = 2, size: int = 3, name: str = "a") -> State:
         """As a process does that has just begun."""
         state = State(jnp.arange(size, dtype=jnp.float32), jax.random.key(0), name)
-        return Kept(self.step, static=1)(factor, state, jnp.float32(1))
+        return CachedProgram(self.step, static=1)(factor, state, jnp.float32(1))
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def start() -> State:
 
 
 def test_a_process_looks_once(kept, traced):
-    step, state, one = Kept(traced.step, static=1), start(), jnp.float32(1)
+    step, state, one = CachedProgram(traced.step, static=1), start(), jnp.float32(1)
     state = step(2, state, one)
     next(kept.iterdir()).unlink()
     step(2, state, one)
@@ -98,7 +98,7 @@ def test_a_process_looks_once(kept, traced):
 def test_what_goes_in_is_donated(kept, traced):
     for _ in range(2):  # compiled, and from the disk
         state = start()
-        Kept(traced.step, static=1)(2, state, jnp.float32(1))
+        CachedProgram(traced.step, static=1)(2, state, jnp.float32(1))
         assert state.weight.is_deleted()
 
 
@@ -114,14 +114,14 @@ def test_another_question_has_another_answer(kept, traced, other):
 @pytest.mark.parametrize("which", ["code", "packages", "kernels", "flags", "settings"])
 def test_other_circumstances_have_another_answer(kept, traced, monkeypatch, setting, which, process):
     changes = {
-        "code": lambda: monkeypatch.setattr(_kept, "_CODE", "changed"),
-        "packages": lambda: monkeypatch.setattr(_kept, "_packages", lambda: ("jax 99.0",)),
-        "kernels": lambda: monkeypatch.setattr(kernels, "work_here", lambda: True),
+        "code": lambda: monkeypatch.setattr(_program_cache, "_CODE", "changed"),
+        "packages": lambda: monkeypatch.setattr(_program_cache, "_packages", lambda: ("jax 99.0",)),
+        "kernels": lambda: monkeypatch.setattr(agent, "has_kernels", lambda: True),
         "flags": lambda: monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_deterministic_ops=true"),
         "settings": lambda: setting("jax_default_matmul_precision", "highest"),
     }
-    first = Kept(traced.step, static=1)
-    second = first if process == "the same" else Kept(traced.step, static=1)
+    first = CachedProgram(traced.step, static=1)
+    second = first if process == "the same" else CachedProgram(traced.step, static=1)
     first(2, start(), jnp.float32(1))
     changes[which]()
     second(2, start(), jnp.float32(1))
@@ -134,19 +134,19 @@ def test_code_is_known_by_every_file(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(exist_ok=True)
         path.write_text("x = 1\n")
-    digests = [_kept._digest(tmp_path)]
+    digests = [_program_cache._digest(tmp_path)]
     (tmp_path / "notes.txt").write_text("not code")
-    assert _kept._digest(tmp_path) == digests[0]
+    assert _program_cache._digest(tmp_path) == digests[0]
     (tmp_path / "inside" / "b.py").write_text("x = 2\n")
-    digests.append(_kept._digest(tmp_path))
+    digests.append(_program_cache._digest(tmp_path))
     (tmp_path / "a.py").rename(tmp_path / "c.py")
-    digests.append(_kept._digest(tmp_path))
+    digests.append(_program_cache._digest(tmp_path))
     assert len(set(digests)) == 3
 
 
 def test_what_compiles_is_known_with_its_version():
-    assert f"jaxlib {jaxlib.__version__}" in _kept._packages()
-    assert f"equinox {eqx.__version__}" in _kept._packages()
+    assert f"jaxlib {jaxlib.__version__}" in _program_cache._packages()
+    assert f"equinox {eqx.__version__}" in _program_cache._packages()
 
 
 def test_where_caches_are_and_what_is_logged_does_not_matter(kept, traced, setting):
@@ -182,7 +182,7 @@ def test_what_jax_had_of_other_programs_does_not_matter(kept, traced):
         jax.monitoring.record_event("/jax/compilation_cache/cache_hits")  # while it is traced
         return traced.step(*arguments)
 
-    Kept(step, static=1)(2, start(), jnp.float32(1))
+    CachedProgram(step, static=1)(2, start(), jnp.float32(1))
     assert len(list(kept.iterdir())) == 1
 
 
@@ -215,7 +215,7 @@ def test_a_damaged_file_is_removed_where_jax_has_the_program(kept, traced):
 def test_a_folder_that_cannot_be_written_costs_time_alone(kept, traced, monkeypatch):
     blocked = kept / "file"
     blocked.write_text("")
-    monkeypatch.setattr(_kept, "folder", lambda: blocked / "inside")
+    monkeypatch.setattr(_program_cache, "cache_folder", lambda: blocked / "inside")
     with pytest.warns(UserWarning, match="could not be written, and starts will take longer"):
         one = traced()
     assert same(one, jax.jit(Traced().step, static_argnums=0)(2, start(), jnp.float32(1)))
@@ -228,28 +228,28 @@ def test_shapes_are_asked_once(kept):
         asked.append(name)
         return {name: jax.ShapeDtypeStruct((2, 3), jnp.bfloat16), "b": jax.ShapeDtypeStruct((), jnp.float32)}
 
-    first = _kept.shapes(shapes, "a")
-    assert _kept.shapes(shapes, "a") == first == shapes("a")
-    assert _kept.shapes(shapes, "c") == shapes("c")
+    first = _program_cache.cached_shapes(shapes, "a")
+    assert _program_cache.cached_shapes(shapes, "a") == first == shapes("a")
+    assert _program_cache.cached_shapes(shapes, "c") == shapes("c")
     assert asked == ["a", "a", "c", "c"]
     for file in kept.iterdir():
         file.write_text("{")
-    assert _kept.shapes(shapes, "a") == first
+    assert _program_cache.cached_shapes(shapes, "a") == first
 
 
 def test_nothing_is_kept_for_a_cpu_or_without_a_cache(tmp_path, monkeypatch, setting, traced):
     setting("jax_compilation_cache_dir", str(tmp_path))
-    assert _kept.folder() is None
+    assert _program_cache.cache_folder() is None
     traced()
     assert not list(tmp_path.glob("gpld-*"))
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert _kept.folder() == tmp_path
+    assert _program_cache.cache_folder() == tmp_path
     setting("jax_enable_compilation_cache", False)
-    assert _kept.folder() is None
+    assert _program_cache.cache_folder() is None
     setting("jax_enable_compilation_cache", True)
     for elsewhere in ("gs://bucket/cache", None):
         setting("jax_compilation_cache_dir", elsewhere)
-        assert _kept.folder() is None
+        assert _program_cache.cache_folder() is None
 
 
 @pytest.mark.gpu

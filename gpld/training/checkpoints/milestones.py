@@ -1,4 +1,4 @@
-"""Milestones: the model alone, kept for good at regular steps, so that one can look back on training.
+"""Milestones: the model alone, kept for good at regular steps, to measure it over training.
 
     milestones/000000065536/   a checkpoint without replay, optimiser and environments, named by its env steps
 
@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import PyTree
 
-from gpld.training import _files, _trees
-from gpld.training._snapshot import Snapshot
-from gpld.training.checkpoints import saved_steps
+from gpld.training.checkpoints import _files, _trees
+from gpld.training.checkpoints._checkpoints import saved_steps
+from gpld.training.checkpoints._snapshot import Snapshot
 
 MILESTONES = "milestones"
 """The folder of milestones in that of a run."""
 
 
-def keep(folders: Sequence[Path], step: int, models: PyTree, *, updates: int) -> None:
-    """Keep the models of R runs, `[R, ...]`, as they are after `step`; then they are safe on the disk.
+def save(folders: Sequence[Path], step: int, models: PyTree, *, updates: int) -> None:
+    """Save the models of R runs, `[R, ...]`, after `step`; they are on disk when this returns.
 
     Training waits for it: a fraction of a second for each run, once in many thousand updates.
     """
@@ -35,9 +35,9 @@ def keep(folders: Sequence[Path], step: int, models: PyTree, *, updates: int) ->
 
 
 def set_aside(folder: Path, *, after: int) -> list[Path]:
-    """Set aside what is newer than the step that a run goes on from, and remove what is torn.
+    """Set aside milestones newer than the step that a run resumes from, and remove incomplete ones.
 
-    The run will come to these steps again, and keep them again. Returns where the old ones are now.
+    The run will repeat these steps and save them again. Returns where the old ones are now.
     """
     for path in (folder / MILESTONES).glob(f"{_files.TEMPORARY}*"):
         _files.remove(path)

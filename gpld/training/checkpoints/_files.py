@@ -1,4 +1,4 @@
-"""Files that survive a crash: hashed while they are written, on the disk before anything counts on them."""
+"""Files that survive a crash: hashed while they are written, and synced before anything refers to them."""
 
 import hashlib
 import io
@@ -16,22 +16,21 @@ BLOCK = 2**24
 """Bytes hashed and written at a time."""
 
 TEMPORARY = ".tmp-"
-"""How the names of things begin that are not complete, or no longer."""
-
+"""The prefix of names that are incomplete, or being removed."""
 
 SET_ASIDE = "set-aside"
-"""The folder for what a run did after the step that it goes on from: nothing that was trained is deleted."""
+"""The folder for what a run did after the step that it resumes from: nothing that was trained is deleted."""
 
 
 class Digest(NamedTuple):
-    """What a file must look like when it is read again."""
+    """Size and hash of a file."""
 
     size: int
     sha256: str
 
 
 def write(path: Path, *parts: bytes | np.ndarray) -> Digest:
-    """Write bytes, or arrays of bytes, one after the other to a new file that is then safe on the disk."""
+    """Write and sync bytes, or arrays of bytes, one after the other to a new file."""
     digest, size = hashlib.sha256(), 0
     with path.open("xb") as file:
         for part in map(memoryview, parts):
@@ -52,15 +51,15 @@ def write_array(path: Path, array: np.ndarray) -> Digest:
     return write(path, header.getvalue(), array.reshape(-1).view(np.uint8))
 
 
-def seal(path: Path) -> Digest:
-    """Make a file that others wrote safe on the disk, and hash it."""
+def sync_and_hash(path: Path) -> Digest:
+    """Sync a file that others wrote, and hash it."""
     with files.open_to_read(path) as file:
         os.fsync(file.fileno())
         return Digest(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
 
 
 def problem(path: Path, expected: Digest) -> str | None:
-    """What is wrong with a file, in words, or nothing."""
+    """A message about what is wrong with a file, or None."""
     try:
         with files.open_to_read(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -81,7 +80,7 @@ def files_in(folder: Path) -> list[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder safe on the disk."""
+    """Sync the names in a folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -97,7 +96,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def temporary(path: Path) -> Path:
-    """Where to write what shall become `path`."""
+    """Where to write what will be renamed to `path`."""
     return path.with_name(TEMPORARY + path.name)
 
 
@@ -108,7 +107,7 @@ def publish(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a file, or a folder so that, whatever happens, nobody takes what is left of it for the whole."""
+    """Remove a file, or a folder: renamed first, so that a part of it is never taken for the whole."""
     if path.is_symlink() or not path.is_dir():
         path.unlink()
         return

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpld.config import Config, with_presets
-from gpld.training.curve import COLOURS, colours, draw_curve, mean_curve, save_curve, text_curve, title_of
+from gpld.display.curve import COLOURS, colours, draw_curve, mean_curve, save_curve, text_curve, title_of
 
 BITS = {
     0x01: (0, 0),

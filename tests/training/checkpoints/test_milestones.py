@@ -4,9 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from gpld.training import CheckpointError, _trees, milestones, saved, warm_start
-from gpld.training._manifest import Manifest
-from gpld.training.checkpoints import saved_steps
+from gpld.training import CheckpointError, saved, warm_start
+from gpld.training.checkpoints import _trees, milestones, saved_steps
+from gpld.training.checkpoints._manifest import Manifest
 from tests.training.test_saved import write
 
 
@@ -25,7 +25,7 @@ def made(tmp_path_factory):
         models = jax.tree.map(
             lambda x, n=step: x + np.float32([n, n + 1]).reshape(2, *[1] * (x.ndim - 1)), zeros
         )
-        milestones.keep([folder / "one", folder / "two"], step, models, updates=3 * step)
+        milestones.save([folder / "one", folder / "two"], step, models, updates=3 * step)
     return folder
 
 

@@ -1,4 +1,4 @@
-"""What runs show while they train: a live display in a terminal, a line now and then elsewhere."""
+"""The progress of runs while they train: a live display in a terminal, a line now and then elsewhere."""
 
 import time
 from collections import deque
@@ -19,7 +19,7 @@ PLAIN_SECONDS = 30.0
 """Time between two lines where there is no terminal."""
 
 
-def tell(text: str, console: Console | None = None) -> None:
+def print_line(text: str, console: Console | None = None) -> None:
     """Print a line as it is."""
     (console or Console()).print(text, markup=False, highlight=False, soft_wrap=True)
 
@@ -28,7 +28,7 @@ class Progress:
     """Shows the progress of runs while it is entered: `with Progress(...) as progress`.
 
     A terminal is redrawn four times a second by a thread of its own, also while the loop compiles or waits:
-    `update` only takes notes.
+    `update` only stores values.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Progress:
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        """`total` env steps of each run. `labels` say for each run what it is one of: its method."""
+        """`total` env steps of each run. `labels` name each run's method."""
         self._total, self._title, self._clock = total, title, clock
         self._console = console or Console()
         self._labels = labels
@@ -58,7 +58,7 @@ class Progress:
     def update(
         self, *, env_steps: int, updates: int, values: Sequence[Mapping[str, float]] | None = None
     ) -> None:
-        """Note how far each run is, and the latest values of its metrics. Cheap: for every iteration."""
+        """Store how far each run is, and the latest values of its metrics. Cheap: for every iteration."""
         self._count = Count(self._clock(), env_steps, updates)
         self._speed.add(self._count)
         if values:
@@ -68,10 +68,10 @@ class Progress:
 
     def message(self, text: str) -> None:
         """Print a line that stays, above the display."""
-        tell(text, self._console)
+        print_line(text, self._console)
 
     def facts(self) -> dict[str, str]:
-        """What is known now, by name."""
+        """The texts to show, by name."""
         count, speed, runs = self._count, self._speed.per_second(), len(self._labels)
         share = count.env_steps / self._total if self._total else 1.0
         each = f" in each of {runs} runs" if runs > 1 else ""
@@ -106,7 +106,7 @@ class Progress:
         return ", ".join(f"{label} {_spread(found)}".strip() for label, found in groups.items())
 
     def _losses(self) -> str:
-        """Those of a run that is alone: means over runs say little."""
+        """Losses of a single run: means over runs say little."""
         values = self._values[0] if len(self._values) == 1 else {}
         shown = [f"{name.removeprefix('loss/')} {_number(values[name])}" for name in LOSSES if name in values]
         return ", ".join(shown)
@@ -139,7 +139,7 @@ class Progress:
 
 
 class Count(NamedTuple):
-    """How far a run is at a time, in seconds; or how much of it passes in a time."""
+    """Env steps and updates of a run at a time in seconds, or within so many seconds."""
 
     time: float
     env_steps: float
@@ -147,14 +147,14 @@ class Count(NamedTuple):
 
 
 class Speed:
-    """Speed over a moving window. What was before the first count, a resumed run's past, is not in it."""
+    """Speed over a moving window, from the first count on: a resumed run's past is not in it."""
 
     def __init__(self, window: float = 60.0):
         self._window = window
         self._counts: deque[Count] = deque()
 
     def add(self, count: Count) -> None:
-        """Note a count. Those that come quickly replace each other, so that few are kept."""
+        """Add a count. Those that come quickly replace each other, so that few are stored."""
         counts = self._counts
         if len(counts) > 1 and count.time - counts[-2].time < self._window / 120:
             counts[-1] = count
@@ -164,7 +164,7 @@ class Speed:
             counts.popleft()
 
     def per_second(self) -> Count | None:
-        """Env steps and updates per second, or None if it is too early to tell."""
+        """Env steps and updates per second, or None at first."""
         if len(self._counts) < 2:
             return None
         first, last = self._counts[0], self._counts[-1]

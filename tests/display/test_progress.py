@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from gpld.training.progress import PLAIN_SECONDS, Count, Progress, Speed
+from gpld.display.progress import PLAIN_SECONDS, Count, Progress, Speed
 
 
 class Clock:

@@ -4,79 +4,30 @@ import shlex
 import sys
 from pathlib import Path
 
-import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Discrete
 from rich.console import Console
 
 from gpld import cli, population
 from gpld.config import Config, load, override
-from gpld.training import summary
+from gpld.display import summary
+from gpld.population import Member
+from gpld.training import logs
 from tests.training.helpers import tiny
-
-
-class Payer(gymnasium.Env):
-    """Pays the first number of the action, or the choice, at each of ten frames. It cannot be drawn."""
-
-    observation_space = Box(-1.0, 1.0, (2,), np.float32)
-
-    def __init__(self, choices: int = 0, breaks: bool = False):
-        self.breaks = breaks
-        self.action_space = Discrete(choices) if choices else Box(-1.0, 1.0, (2,), np.float32)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.time = 0
-        return np.zeros(2, np.float32), {}
-
-    def step(self, action):
-        if self.breaks:
-            raise RuntimeError("out of money")
-        self.time += 1
-        paid = float(action) if isinstance(self.action_space, Discrete) else float(action[0])
-        return np.zeros(2, np.float32), paid, False, self.time == 10, {}
-
-
-@pytest.fixture(scope="module", autouse=True)
-def registered():
-    names = {"GpldPayer-v0": {}, "GpldChoice-v0": {"choices": 4}, "GpldBroken-v0": {"breaks": True}}
-    for name, options in names.items():
-        gymnasium.register(name, Payer, kwargs=options)
-    yield
-    for name in names:
-        del gymnasium.registry[name]
-
-
-@pytest.fixture
-def chance(monkeypatch):
-    monkeypatch.setattr(summary, "random_return", lambda config: 12.5)
 
 
 def shown(config, folder, arguments=("cartpole-balance",)):
     console = Console(record=True, width=80, file=io.StringIO())
-    summary.show(config, folder, list(arguments), console, films=lambda run: ["no film", f"of {run.name}"])
+    films = lambda run: ["no film", f"of {run.name}"]  # noqa: E731
+    evaluations = logs.evaluations(folder)
+    summary.show(Member(config, folder), evaluations, 12.5, list(arguments), console, films=films)
     return console.export_text()
 
 
-# A random policy
-
-
-def test_a_random_policy_is_uniform_over_choices():
-    assert summary.random_return(tiny("gym:GpldChoice-v0"), 400) == pytest.approx(10 * 1.5, abs=1.0)
-
-
-def test_a_random_policy_is_uniform_in_the_box():
-    config = tiny("gym:GpldPayer-v0")
-    # Each action is held for two frames: 2 * (sum of 5 uniform numbers in [-1, 1]).
-    returns = [summary.random_return(override(config, {"seed": seed}), 1) for seed in range(200)]
-    assert np.mean(returns) == pytest.approx(0.0, abs=0.8)
-    assert np.std(returns) == pytest.approx(2 * np.sqrt(5 / 3), rel=0.2)
-    assert summary.random_return(config, 3) == summary.random_return(config, 3)
-
-
-def test_an_environment_that_fails_has_no_random_return():
-    assert summary.random_return(tiny("gym:GpldBroken-v0", env={"restarts": 0}), 1) is None
+def shown_all(members):
+    console = Console(record=True, width=80, file=io.StringIO())
+    summary.show_all(members, [logs.evaluations(member.folder) for member in members], 12.5, console)
+    return console.export_text()
 
 
 # The result
@@ -96,7 +47,7 @@ def test_the_result_of_one_evaluation():
 
 
 def test_the_evaluations_of_a_run(small_run):
-    env_steps, returns = summary.evaluations(small_run)
+    env_steps, returns = logs.evaluations(small_run)
     assert env_steps.tolist() == [200, 400]
     assert ((returns > 0) & (returns <= 1000)).all()
 
@@ -104,17 +55,17 @@ def test_the_evaluations_of_a_run(small_run):
 # The screen
 
 
-def test_a_finished_run_shows_curve_result_and_next_commands(small_run, chance):
+def test_a_finished_run_shows_curve_result_and_next_commands(small_run):
     config = load(small_run / "config.json")
     text = shown(config, small_run)
-    _, returns = summary.evaluations(small_run)
+    _, returns = logs.evaluations(small_run)
     assert "cartpole-balance, GPLD-DreamerV3, seed 3" in text
     assert "400 env steps" in text
     times = f"{returns.mean():.1f}, {returns.mean() / 12.5:.1f} times as much (a random policy: 12.5)"
     assert f"mean return of the last 2 evaluations (4 episodes): {times}" in text
     assert "random policy (╌) 12.5" in text
     assert "no film\nof cartpole-balance-seed3\n" in text
-    assert "--episodes 20 --video\n" in text
+    assert "--episodes 20\n" in text  # what could not be filmed is not to be filmed again
     assert (small_run / "curve.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -125,7 +76,7 @@ def test_a_run_without_evaluations_still_says_what_to_do(tmp_path):
     assert text.index("no film") < text.index("What to try next") < text.index("gpld eval")
 
 
-def test_a_picture_that_cannot_be_written_fails_nothing(small_run, chance, monkeypatch):
+def test_a_picture_that_cannot_be_written_fails_nothing(small_run, monkeypatch):
     def full(*_, **__):
         raise OSError(28, "No space left on device", "curve.png")
 
@@ -141,13 +92,11 @@ def write_evaluations(member, returns):
     (member.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_several_runs_show_a_curve_and_a_result_of_each_method(tmp_path, chance):
+def test_several_runs_show_a_curve_and_a_result_of_each_method(tmp_path):
     members = population.members(tiny(), [0, 1], ["gpld", "dreamerv3"], tmp_path)
     for member, returns in zip(members, ([1, 20, 40], [3, 40, 60], [0, 0, 10], [0, 0, 30]), strict=True):
         write_evaluations(member, returns)
-    console = Console(record=True, width=80, file=io.StringIO())
-    summary.show_all(members, console)
-    text = console.export_text()
+    text = shown_all(members)
     assert text.index("GPLD-DreamerV3, seeds 0, 1") < text.index("cartpole-balance, DreamerV3, seeds 0, 1")
     line = "mean return of the last 3 evaluations (3 episodes each)"
     assert f"{line}: 27.3, std 7.0 over 2 seeds (20.3, 34.3)" in text
@@ -162,9 +111,7 @@ def test_several_runs_without_evaluations_still_say_what_to_do(tmp_path):
     members = population.members(tiny(), [0, 1], ["gpld"], tmp_path)
     for member in members:
         write_evaluations(member, [])
-    console = Console(record=True, width=80, file=io.StringIO())
-    summary.show_all(members, console)
-    assert "What to try next" in console.export_text()
+    assert "What to try next" in shown_all(members)
     assert not (tmp_path / "curve.png").exists()
 
 

@@ -47,12 +47,12 @@ def fetch(tree: PyTree) -> HostTree:
 
 
 def differences(like: PyTree, specs: dict[str, str], *, part: bool = False) -> list[str]:
-    """What keeps a saved tree, or a part of it, from being read as one like `like`."""
-    wanted = {name: _spec(leaf) for name, leaf in _named_leaves(like).items()}
+    """Differences that prevent a saved tree, or a part of it, from being read as one like `like`."""
+    expected = {name: _spec(leaf) for name, leaf in _named_leaves(like).items()}
     return [
-        f"{name} is {specs.get(name, 'not')} there, {wanted.get(name, 'not')} here"
-        for name in dict.fromkeys([*wanted, *([] if part else specs)])
-        if specs.get(name) != wanted.get(name)
+        f"{name} is {specs.get(name, 'not')} there, {expected.get(name, 'not')} here"
+        for name in dict.fromkeys([*expected, *([] if part else specs)])
+        if specs.get(name) != expected.get(name)
     ]
 
 
@@ -67,15 +67,12 @@ def write(folder: Path, values: dict[str, np.ndarray]) -> None:
 
 
 def read(folder: Path, like: PyTree, keys: dict[str, str]) -> PyTree:
-    """The saved tree, or the part that `like` has, each leaf of the kind and on the devices of its leaf."""
-    import orbax.checkpoint as ocp
+    """The saved tree, or the part that `like` has, each leaf of the kind and on the devices of its leaf.
 
+    A `ValueError` says which array cannot be read.
+    """
     leaves = _named_leaves(like)
-    wanted = {name: leaf for name, leaf in leaves.items() if leaf.size}
-    as_numpy = {name: ocp.RestoreArgs(restore_type=np.ndarray) for name in wanted}
-    request = ocp.args.PyTreeRestore(wanted, restore_args=as_numpy, partial_restore=True)
-    with _checkpointer() as checkpointer:
-        values = checkpointer.restore(folder, args=request)
+    values = _read_arrays(folder, {name: leaf for name, leaf in leaves.items() if leaf.size})
 
     def place(name: str, example: Any) -> Any:
         value = values[name] if name in values else np.empty(example.shape, example.dtype)
@@ -91,8 +88,44 @@ def read(folder: Path, like: PyTree, keys: dict[str, str]) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(like), placed)
 
 
+def _read_arrays(folder: Path, like: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Arrays that Orbax has written, read by TensorStore, as Orbax does.
+
+    Orbax itself stops at the first error, while its threads continue with the other arrays and report to an
+    event loop that is closed: each prints a traceback. Here all arrays are waited for.
+    """
+    import tensorstore as ts
+
+    base = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}}
+    context = ts.Context()
+    opening = {
+        name: ts.open({"driver": "zarr", "kvstore": {**base, "path": f"{name}/"}}, open=True, context=context)
+        for name in like
+    }
+    reading = {name: store.read() for name, store in _results(opening).items()}
+    values = {name: np.asarray(value) for name, value in _results(reading).items()}
+    for name, value in values.items():
+        example = jax.eval_shape(jax.random.key_data, like[name]) if _is_key(like[name]) else like[name]
+        if _spec(value) != _spec(example):
+            raise ValueError(f"{name} is {_spec(value)} there, {_spec(example)} here")
+    return values
+
+
+def _results(futures: dict[str, Any]) -> dict[str, Any]:
+    """The results of futures, when all of them are done. A `ValueError` for the first that failed."""
+    found, errors = {}, []
+    for name, future in futures.items():
+        try:
+            found[name] = future.result()
+        except Exception as error:  # of whatever kind: what is on the disk may be anything
+            errors.append(ValueError(f"{name}: {error}"))
+    if errors:
+        raise errors[0]
+    return found
+
+
 def _checkpointer(**options: Any) -> Any:
-    """Orbax's, which waits for no other process: ours write and read on their own."""
+    """Orbax's checkpointer, without waiting for other processes: each writes and reads on its own."""
     import orbax.checkpoint as ocp
 
     own: dict[str, Any] = {}

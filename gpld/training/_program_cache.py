@@ -1,9 +1,9 @@
-"""A program kept on disk as it was compiled, so that the next process need not even trace it.
+"""A cache of compiled programs on disk, so that the next process need not even trace them.
 
-JAX's own cache is asked with a program's text, and to have that, Python traces and lowers it first: seven
-seconds for what eight runs learn with on a GPU. Here the question is what the text follows from: our code,
-the packages, the options, and the shapes of the arguments. What cannot be read is compiled as usual. Only a
-process that has really compiled a program keeps it, and code that is patched at run time is not noticed.
+The key of JAX's own cache is a program's text, and to have that, Python traces and lowers it first: seven
+seconds for what eight runs learn with on a GPU. Here the key is what the text follows from: the code of this
+package, the versions of others, the options, and the shapes of the arguments. What cannot be read is
+compiled as usual. Only a process that has compiled a program writes it. Patches at run time are not noticed.
 """
 
 import contextlib
@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import platform
-import uuid
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from importlib.metadata import distributions
@@ -26,13 +25,13 @@ from jax.experimental import serialize_executable
 from jaxtyping import PyTree
 
 import gpld
-from gpld import files, kernels
+from gpld import agent, files
 
 Shapes = dict[str, jax.ShapeDtypeStruct]
 
 
-def folder() -> Path | None:
-    """Where programs are kept: beside JAX's own, if it keeps any. Compiled for a CPU, they are its alone."""
+def cache_folder() -> Path | None:
+    """The folder of JAX's own cache, if it has one; None on CPUs, whose programs fit one machine alone."""
     settings = jax.config.values
     directory = settings["jax_enable_compilation_cache"] and settings["jax_compilation_cache_dir"]
     if not directory or "://" in directory or jax.default_backend() != "gpu" or jax.process_count() > 1:
@@ -40,35 +39,35 @@ def folder() -> Path | None:
     return Path(directory)
 
 
-class Kept:
+class CachedProgram:
     """A function on one device whose result has the structure of its first array argument, which it donates.
 
-    Its first arguments, `static` of them, decide what is compiled, and their `repr` tells all about them.
+    Its first arguments, `static` of them, decide what is compiled, and their `repr` describes them fully.
     """
 
     def __init__(self, function: Callable[..., PyTree], *, static: int):
         self.jitted = jax.jit(function, static_argnums=tuple(range(static)), donate_argnums=static)
-        """The same without being kept, on any devices."""
+        """The same without this cache, on any devices."""
         self._function, self._static = function, static
         self._programs: dict[Hashable, Callable[..., Sequence[jax.Array]]] = {}
         self.__name__, self.__doc__ = function.__name__, function.__doc__
 
     def __call__(self, *arguments: Any) -> PyTree:
-        if folder() is None:
+        if cache_folder() is None:
             return self.jitted(*arguments)
         static, arrays = arguments[: self._static], arguments[self._static :]
         leaves, tree = jax.tree.flatten(arrays)
         kinds = tuple((x.shape, str(x.dtype), getattr(x, "weak_type", False)) for x in leaves)
-        asked, device = (static, tree, kinds), leaves[0].device
-        known = (asked, device, _circumstances())
-        if known not in self._programs:
-            self._programs[known] = self._program(static, tree, leaves, _path(self.__name__, repr(asked)))
-        return jax.tree.unflatten(jax.tree.structure(arrays[0]), self._programs[known](*leaves))
+        signature, device = (static, tree, kinds), leaves[0].device
+        key = (signature, device, _build())
+        if key not in self._programs:
+            self._programs[key] = self._load(static, tree, leaves, _path(self.__name__, repr(signature)))
+        return jax.tree.unflatten(jax.tree.structure(arrays[0]), self._programs[key](*leaves))
 
-    def _program(
+    def _load(
         self, static: Sequence[Any], tree: Any, leaves: Sequence[jax.Array], path: Path
     ) -> Callable[..., Sequence[jax.Array]]:
-        """From the disk, or compiled and kept there. It takes and gives leaves: trees cannot be kept."""
+        """The program from disk, or compiled and written there. It takes and returns leaves, not trees."""
         results = jax.tree.structure(tree.unflatten(leaves)[0]).num_leaves
         try:
             if _is_own(path):
@@ -86,74 +85,74 @@ class Kept:
 
         by_leaves.__name__ = self.__name__
         lowered = jax.jit(by_leaves, donate_argnums=tuple(range(results))).lower(*leaves)
-        with _answers() as answers:
+        with _jax_cache_hits() as hits:
             program = lowered.compile()
-        # A program that JAX has read from its own cache cannot be written again everywhere: on CPUs it is
-        # then found to lack its functions when it is executed.
-        if not answers:
+        # A program that JAX has read from its own cache cannot be written again everywhere: on CPUs it then
+        # lacks its functions when it is executed.
+        if not hits:
             _write(path, lambda: serialize_executable.serialize(program)[0])
         return program
 
 
-def shapes(function: Callable[..., Shapes], *arguments: Any) -> Shapes:
-    """`function(*arguments)`, which traces something. The `repr` of the arguments tells all about them."""
-    if folder() is None:
+def cached_shapes(function: Callable[..., Shapes], *arguments: Any) -> Shapes:
+    """`function(*arguments)`, which traces something. The `repr` of the arguments describes them fully."""
+    if cache_folder() is None:
         return function(*arguments)
     path = _path(function.__name__, repr(arguments))
     try:
-        known = json.loads(path.read_text())
-        return {name: jax.ShapeDtypeStruct(shape, np.dtype(kind)) for name, (shape, kind) in known.items()}
+        values = json.loads(files.read_text(path))
+        return {name: jax.ShapeDtypeStruct(shape, np.dtype(kind)) for name, (shape, kind) in values.items()}
     except (OSError, ValueError, TypeError):
         found = function(*arguments)
-        told = {name: (x.shape, x.dtype.name) for name, x in found.items()}
-        _write(path, lambda: json.dumps(told).encode())
+        values = {name: (x.shape, x.dtype.name) for name, x in found.items()}
+        _write(path, lambda: json.dumps(values).encode())
         return found
 
 
 @contextlib.contextmanager
-def _answers() -> Iterator[list[str]]:
-    """What JAX's own cache is asked for with success meanwhile."""
-    found = []
+def _jax_cache_hits() -> Iterator[list[str]]:
+    """The hits of JAX's own cache meanwhile."""
+    hits = []
 
     def note(event: str, **_: Any) -> None:
         if event == "/jax/compilation_cache/cache_hits":
-            found.append(event)
+            hits.append(event)
 
     jax.monitoring.register_event_listener(note)
     try:
-        yield found
+        yield hits
     finally:
         jax.monitoring.unregister_event_listener(note)
 
 
-def _path(name: str, asked: str) -> Path:
-    directory = folder()
-    assert directory is not None
-    digest = hashlib.sha256("\n".join([*_circumstances(), asked]).encode()).hexdigest()
-    return directory / f"gpld-{name.strip('_')}-{digest[:32]}"
+def _path(name: str, signature: str) -> Path:
+    folder = cache_folder()
+    assert folder is not None
+    digest = hashlib.sha256("\n".join([*_build(), signature]).encode()).hexdigest()
+    return folder / f"gpld-{name.strip('_')}-{digest[:32]}"
 
 
-def _circumstances() -> tuple[str, ...]:
-    """What decides, beside the question, what is compiled."""
+def _build() -> tuple[str, ...]:
+    """Code, versions, device and settings, which decide with the signature what is compiled."""
     device = jax.local_devices()[0]
     # Settings of caches and logs change nothing that is compiled.
-    settings = {name: str(value) for name, value in jax.config.values.items() if not _aside(name)}
+    settings = {name: str(value) for name, value in jax.config.values.items() if not _is_irrelevant(name)}
     return (
         _CODE,
         *_packages(),
         f"{device.platform} {device.device_kind} {device.client.platform_version}",
-        f"our kernels: {kernels.work_here()}",
+        f"kernels: {agent.has_kernels()}",
         *(os.environ.get(name, "") for name in ("XLA_FLAGS", "NVIDIA_TF32_OVERRIDE")),
         repr(sorted(settings.items())),
     )
 
 
-def _aside(setting: str) -> bool:
+def _is_irrelevant(setting: str) -> bool:
     return any(word in setting for word in ("cache", "log", "dump", "traceback"))
 
 
 def _digest(package: Path) -> str:
-    """Of a package's code."""
+    """The hash of a package's code."""
     digest = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
         digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
@@ -161,30 +160,26 @@ def _digest(package: Path) -> str:
 
 
 _CODE = _digest(Path(gpld.__file__).parent)
-"""Of the code as it was when it was imported."""
+"""The hash of the code as it was imported."""
 
 
 @functools.cache
 def _packages() -> tuple[str, ...]:
-    """What traces, lowers and compiles, with versions: JAX, its plugins, and NVIDIA's libraries."""
+    """Versions of what traces, lowers and compiles: JAX, its plugins, and NVIDIA's libraries."""
     names = {(str(x.name).lower(), x.version) for x in distributions()}
-    ours = sorted(x for x in names if x[0].startswith(("jax", "nvidia", "equinox", "optax")))
-    return (platform.python_version(), *(f"{name} {version}" for name, version in ours))
+    used = sorted(x for x in names if x[0].startswith(("jax", "nvidia", "equinox", "optax")))
+    return (platform.python_version(), *(f"{name} {version}" for name, version in used))
 
 
 def _is_own(path: Path) -> bool:
-    """Whether there is a file that this user has written. JAX unpickles programs, so no other's is read."""
+    """Whether this user has written the file. JAX unpickles programs, so no other user's is read."""
     return files.is_file(path) and path.lstat().st_uid == os.getuid()
 
 
 def _write(path: Path, content: Callable[[], bytes]) -> None:
     """All at once, or not at all."""
-    partial = path.with_name(f"{path.name}-{uuid.uuid4().hex}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_bytes(content())
-        partial.replace(path)
+        files.write_bytes(path, content())
     except Exception as error:  # a full disk, or a JAX that cannot write programs down
         warnings.warn(f"{path} could not be written, and starts will take longer: {error!r}", stacklevel=2)
-        with contextlib.suppress(OSError):
-            partial.unlink()

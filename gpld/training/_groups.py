@@ -1,0 +1,88 @@
+"""Which runs are trained together: those at the same step, as many of them as fit into memory."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gpld import machine
+from gpld.config import Config
+from gpld.memory import fit, memory_estimate
+from gpld.population import Member
+from gpld.replay import Storage
+from gpld.training.checkpoints import CheckpointError, complete, newest_good, saved_steps
+from gpld.training.checkpoints._manifest import Damaged, Manifest
+from gpld.training.saved import CHECKPOINTS
+from gpld.types import Spaces
+
+POSTPONED = "evaluation is owed"
+"""The name in checkpoints of whether an evaluation was postponed because of a signal."""
+
+
+class RunGroup(NamedTuple):
+    """Runs that are trained together."""
+
+    members: list[Member]
+    fresh: bool
+    """Whether they start from nothing: none of them has a checkpoint, good or damaged."""
+    storage: Storage
+    """Where their replays are stored."""
+
+
+def newest(member: Member) -> int:
+    """Env steps of a run's newest checkpoint; 0 if it has none."""
+    return max(saved_steps(member.folder / CHECKPOINTS), default=0)
+
+
+def finished_at(member: Member) -> int | None:
+    """Env steps at which a run was finished, or None if it is not."""
+    steps, config = newest(member), member.config
+    reached = steps // config.env.action_repeat >= config.agent_steps
+    return steps if reached and not _postponed(member, steps) else None
+
+
+def _postponed(member: Member, steps: int) -> bool:
+    """Whether the evaluation at `steps` was postponed because of a signal."""
+    try:
+        manifest = Manifest.read(member.folder / CHECKPOINTS / f"{steps:012d}", steps)
+    except (Damaged, CheckpointError):
+        return False
+    return bool(manifest.info.get(POSTPONED))
+
+
+def by_step(steps: Mapping[Path, int], members: Sequence[Member]) -> list[list[Member]]:
+    """Runs at the same step, those furthest behind first."""
+    return [[m for m in members if steps[m.folder] == step] for step in sorted(set(steps.values()))]
+
+
+def resume_steps(members: Sequence[Member]) -> dict[Path, int]:
+    """Env steps that each run resumes from: those of its newest good checkpoint, whatever the others have."""
+    if len(members) == 1:  # its checkpoints are verified when it is restored
+        return {members[0].folder: newest(members[0])}
+    complete([member.folder / CHECKPOINTS for member in members])
+    return {member.folder: newest_good(member.folder / CHECKPOINTS) for member in members}
+
+
+def plan(
+    members: Sequence[Member], shared: Config, spaces: Spaces, devices: int
+) -> tuple[list[RunGroup], list[str]]:
+    """Groups to be trained one after the other, and messages about them."""
+    estimate = memory_estimate(shared, spaces)
+    free = machine.device_memory().free, machine.host_memory().free
+    groups, messages = [], []
+    steps = resume_steps(members)
+    parts = by_step(steps, members)
+    if len(parts) > 1:
+        where = "; ".join(f"{_names(part)} at {steps[part[0].folder]:,}" for part in parts)
+        messages.append(f"runs at different env steps are trained in turn: {where}")
+    for part in parts:
+        found = fit(shared, estimate, len(part), devices, *free)
+        messages.append(found.message)
+        fresh, rest = not any(newest(member) for member in part), list(part)
+        for size in found.groups:
+            groups.append(RunGroup(rest[:size], fresh, found.storage))
+            rest = rest[size:]
+    return groups, list(dict.fromkeys(messages))
+
+
+def _names(part: Sequence[Member]) -> str:
+    return ", ".join(member.name for member in part)

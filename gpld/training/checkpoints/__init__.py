@@ -1,0 +1,23 @@
+"""Checkpoints of runs: everything a run needs to continue as if it had never stopped.
+
+    checkpoints/
+      set-aside/                           newer than a damaged checkpoint, which the run repeats
+      steps/000000000000-000000004096.npy  steps appended to the replay between two checkpoints, written once
+      000000065536/                        one checkpoint, named by its step:
+        arrays/                              agent, carry and other arrays, by Orbax
+        latents/                             the replay's latents, which training changes
+        blobs/                               bytes, such as the states of environments
+        manifest.json, manifest.sha256       size and SHA-256 of every file, those in steps/ included
+
+Files and folders get these names once they are complete on disk, and what they replace is removed after
+that. So there is always a good checkpoint to restore, whenever the process, the machine or the disk fails.
+"""
+
+from gpld.training.checkpoints._checkpoints import Checkpoints as Checkpoints
+from gpld.training.checkpoints._checkpoints import complete as complete
+from gpld.training.checkpoints._checkpoints import newest_good as newest_good
+from gpld.training.checkpoints._checkpoints import restore_all as restore_all
+from gpld.training.checkpoints._checkpoints import save_all as save_all
+from gpld.training.checkpoints._checkpoints import saved_steps as saved_steps
+from gpld.training.checkpoints._manifest import CheckpointError as CheckpointError
+from gpld.training.checkpoints._snapshot import Restored as Restored
