@@ -29,9 +29,9 @@ from gpld import machine, population
 from gpld.config import Config, ConfigError, override, with_presets
 from gpld.population import Member
 from gpld.training import _program
-from gpld.training._plan import plan
-from gpld.training._training import Training
-from gpld.training.evaluation import make
+from gpld.training._groups import plan
+from gpld.training.evaluation import make_env
+from gpld.training.loop import Training
 from gpld.training.provenance import provenance
 
 PAPER_RUNS, PAPER_ENV_STEPS = 10, 1_000_000
@@ -112,7 +112,7 @@ def measure(config: Config, runs: int, options: Options, folder: Path) -> dict[s
     quiet = override(config, {"eval": {"every": 0}, "checkpoint": {"minutes": 1e9}})
     members = members_of(quiet, runs, folder)
     shared = population.shared(members)
-    with make(shared, 1) as env:
+    with make_env(shared, 1) as env:
         spaces = env.spaces
     (group, *more), messages = plan(members, shared, spaces, options.devices or jax.local_device_count())
     print("\n".join(messages), flush=True)
@@ -122,7 +122,7 @@ def measure(config: Config, runs: int, options: Options, folder: Path) -> dict[s
         begin = time.perf_counter()
         while not training.updates:
             training.advance()
-        jax.block_until_ready(training.live.sums)
+        jax.block_until_ready(training.state.sums)
         prepared = time.perf_counter() - begin
         loop = time_loop(training, options.seconds / 2)
         due = max(1, round(loop["updates"] / loop["iterations"]))
@@ -136,13 +136,13 @@ def time_loop(training: Training, seconds: float) -> dict[str, Any]:
     """Iterations of the loop as they are."""
     for _ in range(3):
         training.advance()
-    jax.block_until_ready(training.live.sums)
+    jax.block_until_ready(training.state.sums)
     updates, iterations = training.updates, training.iterations
     with watched(training) as watch:
         begin = time.perf_counter()
         while not training.finished and time.perf_counter() - begin < seconds:
             training.advance()
-        jax.block_until_ready(training.live.sums)
+        jax.block_until_ready(training.state.sums)
         passed = time.perf_counter() - begin
     count = training.iterations - iterations
     parts = {name: 1000 * spent / count for name, spent in watch.seconds.items()}
@@ -156,10 +156,10 @@ def time_learning(training: Training, updates: int, seconds: float) -> float:
     times, begin = [], time.perf_counter()
     while len(times) < 3 or time.perf_counter() - begin < seconds:
         start = time.perf_counter()
-        training.live = _program.learn(
-            training.config, training.live, updates, training.keys.sample, training._mesh
+        training.state = _program.learn(
+            training.config, training.state, updates, training.keys.sample, training._mesh
         )
-        jax.block_until_ready(training.live.sums)
+        jax.block_until_ready(training.state.sums)
         times.append((time.perf_counter() - start) / updates)
     return statistics.median(times)
 
@@ -167,7 +167,7 @@ def time_learning(training: Training, updates: int, seconds: float) -> float:
 def time_twice(training: Training, function: Callable[[], None]) -> float:
     """Seconds of the second call, which compiles nothing."""
     function()
-    jax.block_until_ready(training.live.sums)
+    jax.block_until_ready(training.state.sums)
     begin = time.perf_counter()
     function()
     return time.perf_counter() - begin
@@ -181,7 +181,7 @@ def time_saving(training: Training) -> dict[str, float]:
     for run in training.checkpoints:
         run.wait()
     written = time.perf_counter() - begin
-    memory, held = training.live.replay, min(training.iterations, training.live.replay.slots)
+    memory, held = training.state.replay, min(training.iterations, training.state.replay.slots)
     per_step = (memory.h.nbytes + memory.z.nbytes) / memory.slots
     sample = jax.block_until_ready(memory.h[:, :, : max(1, int(COPIED_BYTES / per_step))])
     begin = time.perf_counter()

@@ -14,3 +14,7 @@ def __getattr__(name: str) -> Any:
     if name == "load":
         return import_module("gpld.deploy").load
     raise AttributeError(f"module 'gpld' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*(name for name in globals() if name not in ("Any", "import_module")), "load"})

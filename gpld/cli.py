@@ -1,8 +1,8 @@
 """The `gpld` command: a small function for each subcommand, found in `COMMANDS`.
 
 Exit statuses: 0 if all went well; 1 if a run failed; 2 for a mistake in the options; 128 plus the number of a
-signal if one ended a run, which was saved: 130 for Ctrl-C, 143 for SIGTERM. So a script that says
-`gpld train ... && gpld eval ...` does not evaluate half a run, and a batch system knows what to start again.
+signal if one ended a run, which was saved: 130 for Ctrl-C, 143 for SIGTERM. So `gpld train ... && gpld eval
+...` in a script does not evaluate half a run, and a batch system knows what to start again.
 """
 
 import argparse
@@ -18,34 +18,37 @@ from typing import Annotated, TypeVar
 import tyro
 
 import gpld
-from gpld import population
+from gpld import machine, population
 from gpld.config import (
     PRESETS,
     Config,
     ConfigError,
     Preset,
     check_numbers,
+    learns_nothing,
+    normalize,
+    override,
     suggestion,
     validate,
     with_presets,
 )
 from gpld.population import METHODS, Member, Method, method_of
 
-MOST_RUNS = 4096
-"""Runs of one command."""
+MAX_RUNS = 4096
+"""The most runs of one command."""
 
-GONE = (
-    "gpld train: the process is gone without a word: an environment or a library ended it, or the system "
-    "killed it, as it does when memory is short; the same command goes on from the last checkpoint"
+DEATH = (
+    "the process died without an error: an environment or a library ended it, or the system killed it, as it "
+    "does when memory is short"
 )
-"""What is said when nobody else can."""
+"""Printed by another process when this one dies."""
 
 DEVICES = ("cpu", "gpu")
-"""Presets that fit a device; without one of them, that of JAX's device is taken."""
+"""Presets for a device; without one of them, that of JAX's device is used."""
 
 
 def doctor(arguments: Sequence[str]) -> int:
-    """Look at versions, devices, memory and rendering, and say what to do about each problem."""
+    """Check versions, devices, memory and rendering, and say what to do about each problem."""
     argparse.ArgumentParser("gpld doctor", description=doctor.__doc__).parse_args(arguments)
     from gpld.doctor import examine, report
 
@@ -66,8 +69,8 @@ def tasks(arguments: Sequence[str]) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
-class RunOptions(Config):
-    """A configuration, and where it comes from."""
+class ConfigOptions(Config):
+    """A configuration, and its presets."""
 
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help_behavior_hint="")]
     """domain-task of the DeepMind Control suite (walker-walk), gym:Name-v0, or gym:module:Name-v0."""
@@ -81,13 +84,15 @@ class RunOptions(Config):
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainOptions(RunOptions):
+class TrainOptions(ConfigOptions):
     """Options of `gpld train`."""
 
     seeds: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SEED [SEED ...]")] = ()
     """Train a run of each seed, all in one program: 0..4 for five of them, or a list such as 0 3 7."""
     method: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
     """Train runs of each method, all in one program; both stands for gpld dreamerv3."""
+    yes: bool = False
+    """Do not ask whether to begin a run that is expected to take more than a day on a CPU."""
     devices: int = 0
     """Devices to use; 0 for all that several runs can be spread over, and one for one run."""
     distributed: Annotated[
@@ -122,48 +127,75 @@ class TrainOptions(RunOptions):
         for word in self.seeds:
             found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", word)
             first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-            if not 0 <= last - first < MOST_RUNS:
-                allowed = f"numbers, or ranges such as 0..4 of at most {MOST_RUNS}"
+            if not 0 <= last - first < MAX_RUNS:
+                allowed = f"numbers, or ranges such as 0..4 of at most {MAX_RUNS}"
                 raise ConfigError(f"seeds: {word!r} is not allowed; it must be {allowed}")
             seeds += range(first, last + 1)
         return seeds
 
 
 def train(arguments: Sequence[str]) -> int:
-    """Train agents on a task, or go on with runs that were interrupted."""
-    asked = parse_train(arguments)  # before anything is loaded, which takes its time
-    _, index, count = asked.distributed or ("", 0, 1)
-    alone = len(asked.members) == 1
-    if asked.distributed and alone:
+    """Train agents on a task, or resume runs that were interrupted."""
+    options = parse_train(arguments)  # before JAX is loaded, which takes its time
+    address, index, count = options.distributed or ("", 0, 1)
+    alone = len(options.members) == 1
+    if options.distributed and alone:
         import jax
 
-        jax.distributed.initialize(asked.distributed[0], count, index)
-    options = parse_train(arguments, fitting(arguments))
-    from gpld import machine
-    from gpld.training import summary, train_all
+        jax.distributed.initialize(address, count, index)
+    options = fit_device(options, arguments)
+    from gpld.display import summary
+    from gpld.training import train_all
 
+    if reason := learns_nothing(options.config):
+        print(f"warning: {reason}", file=sys.stderr)
     members = options.members if alone else options.members[index::count]
-    with machine.witnessed(GONE):
+    if members and not _accepts_duration(members, options.yes):
+        return 1
+    with machine.report_death(f"gpld train: {DEATH}; the same command resumes from the last checkpoint"):
         results = train_all(members, devices=options.devices) if members else []
     if unfinished := [result for result in results if not result.finished]:
-        print(f"go on with: {summary.program('gpld')} train {shlex.join(arguments)}")
+        print(f"resume with: {summary.program('gpld')} train {shlex.join(arguments)}")
         return 128 + (unfinished[0].signal or 0)
-    if alone and index == 0:
-        from gpld import films
-
-        summary.show(*members[0], arguments, films=films.film_finished)
-    elif members and not alone:
-        summary.show_all(members)
+    if members and not (alone and index):
+        _summarize(members, alone, arguments)
     return 0
 
 
-def parse_train(arguments: Sequence[str], beneath: Sequence[str] = ()) -> TrainOptions:
-    """The options that the arguments of `gpld train` ask for, those of all its runs validated.
+def _accepts_duration(members: Sequence[Member], yes: bool) -> bool:
+    """Print the expected time of runs on a CPU; ask, where somebody can answer, if it is hopeless."""
+    import jax
 
-    `beneath` are presets under those named.
-    """
+    if jax.default_backend() != "cpu":
+        return True
+    from gpld.training import duration
+
+    seconds = duration.expected_seconds(members)
+    for line in duration.duration_lines(seconds, members[0].config.task):
+        print(line, flush=True)
+    if seconds <= duration.LONG or yes or not sys.stdin.isatty():
+        return True
+    return input("Train anyway? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _summarize(members: Sequence[Member], alone: bool, arguments: Sequence[str]) -> None:
+    from gpld import films
+    from gpld.display import summary
+    from gpld.training import evaluation, logs
+
+    evaluations = [logs.evaluations(member.folder) for member in members]
+    learned = any(len(returns) for _, returns in evaluations)
+    random_return = evaluation.random_return(members[0].config) if learned else None
+    if alone:
+        summary.show(members[0], evaluations[0], random_return, arguments, films=films.film_finished)
+    else:
+        summary.show_all(members, evaluations, random_return)
+
+
+def parse_train(arguments: Sequence[str]) -> TrainOptions:
+    """The options in the arguments of `gpld train`, those of all its runs validated."""
     what = "\n".join([str(train.__doc__), *_listed("Methods", METHODS)])
-    options = _parse_run(TrainOptions, "train", what, arguments, beneath, task="")
+    options = _parse_run(TrainOptions, "train", what, arguments, task="")
     check_numbers(options, "devices")
     if options.distributed and not 0 <= options.distributed[1] < options.distributed[2]:
         raise ConfigError(f"distributed: {options.distributed!r} is not allowed; INDEX must be in [0, COUNT)")
@@ -179,11 +211,12 @@ def evaluate(arguments: Sequence[str]) -> int:
     """Play episodes with a trained agent; film them and its predictions if asked to."""
     from gpld.films import command
 
-    return command.evaluate(arguments, str(evaluate.__doc__))
+    with machine.report_death(f"gpld eval: {DEATH}"):
+        return command.evaluate(arguments, str(evaluate.__doc__))
 
 
 @dataclasses.dataclass(frozen=True)
-class ProfileOptions(RunOptions):
+class ProfileOptions(ConfigOptions):
     """Options of `gpld profile`."""
 
     updates: int = 3
@@ -196,14 +229,14 @@ class ProfileOptions(RunOptions):
 
 def profile(arguments: Sequence[str]) -> int:
     """Trace some updates with JAX's profiler, and say where their time goes."""
-    parse_profile(arguments)
+    options = parse_profile(arguments)
     # On GPUs, a trace shows nothing of what runs inside a command buffer. XLA reads this when JAX starts.
     flags = [os.environ.get("XLA_FLAGS", ""), "--xla_gpu_enable_command_buffer="]
     os.environ["XLA_FLAGS"] = " ".join(flags).strip()
-    options = parse_profile(arguments, fitting(arguments))
+    options = fit_device(options, arguments)
     import jax
 
-    from gpld import envs, machine, profiling
+    from gpld import envs, profiling
 
     config, out = options.config, options.out or Path("profiles") / options.task.replace("/", "-")
     machine.use_compilation_cache()
@@ -218,17 +251,15 @@ def profile(arguments: Sequence[str]) -> int:
     return 0
 
 
-def parse_profile(arguments: Sequence[str], beneath: Sequence[str] = ()) -> ProfileOptions:
-    """The validated options that the arguments of `gpld profile` ask for."""
-    options = _parse_run(
-        ProfileOptions, "profile", str(profile.__doc__), arguments, beneath, task="walker-walk"
-    )
+def parse_profile(arguments: Sequence[str]) -> ProfileOptions:
+    """The validated options in the arguments of `gpld profile`."""
+    options = _parse_run(ProfileOptions, "profile", str(profile.__doc__), arguments, task="walker-walk")
     check_numbers(options, "updates")
     return options
 
 
 def sensitivity(arguments: Sequence[str]) -> int:
-    """Measure how much a trained agent's latent distributions change when their inputs are moved a little."""
+    """Measure how much a trained agent's latent distributions change with small changes of their inputs."""
     from gpld.analysis import commands
 
     return commands.sensitivity(arguments, str(sensitivity.__doc__))
@@ -255,15 +286,14 @@ def theory(arguments: Sequence[str]) -> int:
     return command.run(arguments, str(theory.__doc__))
 
 
-Options = TypeVar("Options", bound=RunOptions)
+Options = TypeVar("Options", bound=ConfigOptions)
 
 
-def _parse_run(
-    kind: type[Options], name: str, what: str, arguments: Sequence[str], beneath: Sequence[str], *, task: str
-) -> Options:
+def _parse_run(kind: type[Options], name: str, what: str, arguments: Sequence[str], *, task: str) -> Options:
     """Options of a command that takes a whole configuration, validated."""
+    arguments = normalize(arguments)
     # Presets are the defaults of the options beside them, so they are read first.
-    defaults = with_presets(Config(task), [*beneath, *_named_presets(arguments)])
+    defaults = with_presets(Config(task), _given(arguments, "preset") or ())
     options = tyro.cli(
         kind,
         prog=f"gpld {name}",
@@ -275,10 +305,10 @@ def _parse_run(
     return options
 
 
-def fitting(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The preset that fits JAX's device, unless one for a device is named. Says which."""
-    if set(DEVICES) & set(_named_presets(arguments)):
-        return ()
+def fit_device(options: Options, arguments: Sequence[str]) -> Options:
+    """Options over the preset that fits JAX's device, which is printed, unless one for a device is named."""
+    if set(DEVICES) & set(options.preset):
+        return options
     import jax
 
     try:
@@ -287,18 +317,21 @@ def fitting(arguments: Sequence[str]) -> tuple[str, ...]:
         RuntimeError,
         AssertionError,
     ) as error:  # JAX's, and without words if it has no plugin for a device
-        asked = os.environ.get("JAX_PLATFORMS", "")
-        reason = f"JAX_PLATFORMS={asked}: JAX cannot use this machine's device"
+        platforms = os.environ.get("JAX_PLATFORMS", "")
+        reason = f"JAX_PLATFORMS={platforms}: JAX cannot use this machine's device"
         raise ConfigError(f"{reason}; `gpld doctor` says more. {error}".strip()) from error
     preset = "cpu" if device.platform == "cpu" else "gpu"
     print(f"preset {preset}, which fits this machine's device ({device.device_kind})")
-    return (preset,)
+    fitted = with_presets(Config(options.task), [preset, *options.preset]).agent
+    names = [name for name in PRESETS[preset].options["agent"] if _given(arguments, f"agent.{name}") is None]
+    return override(options, {"agent": {name: getattr(fitted, name) for name in names}})
 
 
-def _named_presets(arguments: Sequence[str]) -> list[str]:
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--preset", nargs="*", default=[])
-    return early.parse_known_args(arguments)[0].preset
+def _given(arguments: Sequence[str], option: str) -> list[str] | None:
+    """The values of an option in arguments, or None if it is not there."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    parser.add_argument(f"--{option}", nargs="*", dest="values")
+    return parser.parse_known_args(arguments)[0].values
 
 
 def study(arguments: Sequence[str]) -> int:
@@ -331,7 +364,9 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a subcommand and return its exit status; what a user can mend is told without a traceback."""
+    """Run a subcommand and return its exit status; a user's mistakes are shown without a traceback."""
+    if arguments is None:
+        machine.log_plainly()
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help"):
         print(_usage())
@@ -354,14 +389,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except Exception as error:
-        if not _is_told(error):
+        if not _is_explained(error):
             raise
         print(f"gpld {name}: {error}", file=sys.stderr)
         return 1
 
 
-def _is_told(error: Exception) -> bool:
-    """Whether an error is about the user's machine, files or environment, and says so in its words."""
+def _is_explained(error: Exception) -> bool:
+    """Whether an error is about the user's machine, files or environment, and its message says so."""
     if isinstance(error, OSError):
         return error.filename is not None
     from gpld.envs import EnvironmentFailure

@@ -37,7 +37,7 @@ def load(run: str | Path, *, seed: int = 0) -> "Policy":
 
 
 class Policy:
-    """Acts for one environment, or for N side by side, and remembers what it has seen of their episodes.
+    """Acts in one environment, or in N of them, and keeps the latent states of their episodes.
 
     Actions are drawn at random from the policy, as in training and evaluation. The same seed and the same
     calls give the same ones.
@@ -55,14 +55,14 @@ class Policy:
         """Environments acted for since the last reset; None for one without an axis."""
 
     def reset(self) -> None:
-        """Forget the episodes under way: the next observations are first ones. Random numbers go on."""
+        """Start new episodes: the next observations are their first. Random numbers continue."""
         self._carry = None
 
     def act(self, obs: Mapping[str, Any], is_first: Any = None) -> np.ndarray | int:
         """The next action.
 
         `obs` has the arrays of one environment by name, shaped as `spaces` says, or of N environments, each
-        with a leading axis of N. `is_first`, a bool or N of them, tells where an episode begins; without it,
+        with a leading axis of N. `is_first`, a bool or N of them, says where an episode begins; without it,
         that is where `reset` was called, and at the very first call.
 
         Returns floats in [-1, 1], `[A]` or `[N, A]`, to be scaled to the environment's own bounds; or, for
@@ -103,8 +103,8 @@ class Policy:
         arrays = {name: _numbers(name, obs[name]) for name in expected}
         counts = {name: _count(name, arrays[name].shape, shape) for name, shape in expected.items()}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{name}: {'one' if n is None else n}" for name, n in counts.items())
-            raise ValueError(f"obs has different numbers of environments ({told})")
+            found = ", ".join(f"{name}: {'one' if n is None else n}" for name, n in counts.items())
+            raise ValueError(f"obs has different numbers of environments ({found})")
         count = next(iter(counts.values()))
         return ({name: x[None] for name, x in arrays.items()} if count is None else arrays), count
 
@@ -123,7 +123,7 @@ def _numbers(name: str, value: Any) -> Float32[np.ndarray, "..."]:
 
 
 def _count(name: str, given: tuple[int, ...], expected: tuple[int, ...]) -> int | None:
-    """How many environments an array is of, or None for one without an axis for it."""
+    """The number of environments of an array, or None without such an axis."""
     if given == expected:
         return None
     if given[1:] == expected and given and given[0] > 0:
@@ -135,8 +135,8 @@ def _count(name: str, given: tuple[int, ...], expected: tuple[int, ...]) -> int 
 def _flags(is_first: Any, count: int | None) -> Bool[np.ndarray, "N"]:
     flags = np.asarray(is_first)
     if flags.dtype != bool or flags.shape != (() if count is None else (count,)):
-        wanted = "a bool" if count is None else f"{count} bools, one for each environment"
-        raise ValueError(f"is_first must be {wanted}, not {is_first!r}")
+        expected = "a bool" if count is None else f"{count} bools, one for each environment"
+        raise ValueError(f"is_first must be {expected}, not {is_first!r}")
     return flags.reshape(-1)
 
 

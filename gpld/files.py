@@ -5,10 +5,11 @@ would wait for ever.
 """
 
 import errno
+import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +19,7 @@ _HERE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class DamagedFile(RuntimeError):  # noqa: N818
-    """A file of a run that does not hold what it should, in words for the user."""
+    """A file of a run with wrong contents, with a message for the user."""
 
 
 def open_here(path: Path, flags: int) -> int:
@@ -59,6 +60,58 @@ def read_text(path: Path) -> str:
     return read_bytes(path).decode()
 
 
+CHECKSUM = "checksum"
+"""The last name in an object of JSON that was sealed."""
+
+
+def write_json(path: Path, values: Mapping[str, Any], *, indent: int = 2) -> None:
+    """Write an object in one move, sealed by a checksum of what it says; how it is laid out is free."""
+    plain = json.loads(json.dumps(values))
+    write_text(path, json.dumps({**plain, CHECKSUM: _sha256(json.dumps(plain))[:16]}, indent=indent) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """What a file of JSON says. A `ValueError` if it is none, or not what was sealed in it.
+
+    Files of older versions have no checksum.
+    """
+    values = json.loads(read_text(path))
+    sealed = values.pop(CHECKSUM, None) if isinstance(values, dict) else None
+    if sealed is not None and sealed != _sha256(json.dumps(values))[:16]:
+        remedy = f"if it was changed on purpose, remove its line {CHECKSUM!r}"
+        raise ValueError(f"it does not match its checksum; {remedy}")
+    return values
+
+
+def write_sealed(path: Path, text: str) -> None:
+    """Write a text in one move, with its checksum in another file, FILE.sha256, for formats without a place.
+
+    That file comes first and has the checksum of what is there, too: whenever this is killed, one agrees.
+    """
+    before = [hashlib.sha256(read_bytes(path)).hexdigest()] if is_file(path) else []
+    write_text(_seal_of(path), "\n".join([_sha256(text), *before]) + "\n")
+    write_text(path, text)
+
+
+def read_sealed(path: Path) -> str:
+    """The text that `write_sealed` was given; of older versions without a checksum.
+
+    A `ValueError` if it is not what it was.
+    """
+    text, seal = read_text(path), _seal_of(path)
+    if os.path.lexists(seal) and _sha256(text) not in read_text(seal).split():
+        raise ValueError(f"it does not match {seal.name}")
+    return text
+
+
+def _seal_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def read_list(path: Path, name: str) -> list[dict[str, Any]]:
     """The list of objects that a file of JSON has under a name, or none where there is no such file.
 
@@ -67,11 +120,11 @@ def read_list(path: Path, name: str) -> list[dict[str, Any]]:
     if not os.path.lexists(path):
         return []
     try:
-        found = json.loads(read_text(path))[name]
+        found = read_json(path)[name]
         if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
             raise TypeError(f"{name} is not a list of objects")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise DamagedFile(f"{path}: not a list of {name} ({error!r}); move it away to go on") from error
+        raise DamagedFile(f"{path}: not a list of {name} ({error!r}); move it away to continue") from error
     return found
 
 

@@ -1,22 +1,23 @@
-"""What this machine offers: cores, memory, and a place for compiled programs."""
+"""This machine: cores, memory, a folder for compiled programs, signals."""
 
+import logging
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 GL_PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
-"""Debian packages that let MuJoCo draw without a screen."""
-
-
-_JAX_KEEPS_FROM = 1.0
-"""Seconds of compilation from which JAX keeps a program unless it is told otherwise."""
+"""Debian packages that let MuJoCo render without a screen."""
+_JAX_CACHES_FROM = 1.0
+"""JAX's default for the seconds of compilation from which it caches a program."""
 
 
 class Memory(NamedTuple):
-    """Bytes in all, and bytes that can still be had."""
+    """Total and free bytes."""
 
     total: int
     free: int
@@ -48,8 +49,18 @@ def device_memory() -> Memory:
     return Memory(stats["bytes_limit"], stats["bytes_limit"] - stats["bytes_in_use"])
 
 
+def leave_gpus() -> None:
+    """Let JAX compute on the CPU in this process, whose children need the GPUs.
+
+    As soon as JAX computes anything, it takes most of a GPU's memory.
+    """
+    import jax
+
+    jax.config.update("jax_platforms", "cpu")
+
+
 def compilation_cache() -> Path:
-    """Folder that keeps compiled programs: where JAX is told to, or one in the user's cache folder."""
+    """Folder for compiled programs: JAX's environment variable, or one in the user's cache folder."""
     if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return Path(folder)
     caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -57,14 +68,14 @@ def compilation_cache() -> Path:
 
 
 def use_compilation_cache() -> None:
-    """Let JAX keep compiled programs between processes, unless it was told where already."""
+    """Let JAX cache compiled programs on disk, in its configured folder or in `compilation_cache()`."""
     import jax
 
     if jax.config.jax_compilation_cache_dir is None:  # pyright: ignore[reportAttributeAccessIssue]
         jax.config.update("jax_compilation_cache_dir", str(compilation_cache()))
     least = "jax_persistent_cache_min_compile_time_secs"
-    if least.upper() not in os.environ and jax.config.values[least] == _JAX_KEEPS_FROM:
-        # The small programs too: a start has dozens of them, and a GPU's compiler takes its time for each.
+    if least.upper() not in os.environ and jax.config.values[least] == _JAX_CACHES_FROM:
+        # Small programs too: a start compiles dozens of them, and each takes time on a GPU.
         jax.config.update(least, 0.0)
 
 
@@ -85,17 +96,17 @@ def _group_limits(root: Path, membership: Path = Path("/proc/self/cgroup")) -> l
 
 
 @contextmanager
-def witnessed(words: str) -> Iterator[None]:
-    """Let a shell say `words` on standard error if this process is gone before the block has ended.
+def report_death(message: str) -> Iterator[None]:
+    """Let a shell print `message` on standard error if this process dies inside the block.
 
-    Nobody else could: an environment that calls `os._exit`, a crash in C, the system when memory is short.
+    It may die without an error: an environment calls `os._exit`, C code crashes, or memory runs out.
     """
     script = 'read -r over || printf "%s\\n" "$1" >&2'
     try:
         shell = subprocess.Popen(
-            ["/bin/sh", "-c", script, "sh", words], stdin=subprocess.PIPE, start_new_session=True
+            ["/bin/sh", "-c", script, "sh", message], stdin=subprocess.PIPE, start_new_session=True
         )
-    except OSError:  # no shell, no words
+    except OSError:  # no shell
         yield
         return
     assert shell.stdin is not None
@@ -106,3 +117,32 @@ def witnessed(words: str) -> Iterator[None]:
             shell.stdin.write(b"over\n")
             shell.stdin.close()
         shell.wait()
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], int | None]]:
+    """Catch Ctrl-C and SIGTERM: a function that returns which of them came. A second Ctrl-C is not caught."""
+    received: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        received.append(number)
+        if number == signal.SIGINT:  # batch systems send SIGTERM to every process they find, some twice
+            signal.signal(number, signal.SIG_DFL)
+
+    if threading.current_thread() is not threading.main_thread():  # Python handles signals only there
+        yield lambda: None
+        return
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: received[0] if received else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def log_plainly() -> None:
+    """Print our warnings as plain lines, whatever logging a library has set up."""
+    ours, lines = logging.getLogger("gpld"), logging.StreamHandler()
+    lines.setFormatter(logging.Formatter("%(message)s"))
+    ours.addHandler(lines)
+    ours.propagate = False

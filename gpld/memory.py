@@ -173,8 +173,7 @@ def _activations(config: Config) -> int:
 
     The factors count arrays of each width: 25 for an observed state, forwards and backwards, 4 for a hidden
     layer of a head, 6 for a two-hot distribution. They were fitted to what XLA plans on a CPU in float32 for
-    the presets nano, 1m and 12m, and differ from it by less than a tenth. Gradients through dreams take two
-    more arrays of all dreamt states, and those of three heads again.
+    the presets nano, 1m and 12m, and differ from it by less than a tenth.
     """
     model, behavior = config.agent.model, config.agent.behavior
     feature = model.deter + model.stoch * model.classes
@@ -185,9 +184,6 @@ def _activations(config: Config) -> int:
     total = observed * 25 * feature * item + imagined * (
         (feature + 4 * model.units * layers) * item + 6 * model.bins * 4
     )
-    if behavior.gradient == "dynamics":
-        heads = model.value_layers + model.reward_layers + model.continue_layers
-        total += imagined * ((2 * feature + 5 * model.units * heads) * item + 2 * model.bins * 4)
     return total
 
 
@@ -207,7 +203,7 @@ def _image_activations(config: Config, spaces: Spaces) -> int:
     return states * (5 * encoder + 3 * decoder) * jnp.dtype(config.agent.compute).itemsize
 
 
-def _product_activations(config: Config, dynamics: world_model.Dynamics) -> int:
+def _product_activations(config: Config, dynamics: world_model.RSSM) -> int:
     """Bytes of the penalty by vector-Jacobian products; in closed form it takes next to nothing.
 
     Three arrays of the width of a head's input and ten of its output for every row and probe at each sampled
@@ -220,7 +216,7 @@ def _product_activations(config: Config, dynamics: world_model.Dynamics) -> int:
     vectors = states * (penalty.rows or model.stoch) * penalty.probes
     heads = {"posterior": dynamics.posterior, "prior": dynamics.prior}
     widths = [
-        3 * head.first.weight.shape[0] + 10 * head.out.weight.shape[1]
+        3 * head.mlp.layers[0].linear.weight.shape[0] + 10 * head.out.weight.shape[1]
         for name, head in heads.items()
         if getattr(penalty, name) > 0
     ]

@@ -12,21 +12,21 @@ from jaxtyping import UInt8
 from gpld import files
 
 FRAMES = 100
-"""Most pictures of a GIF, unless more are asked for."""
+"""The most frames of a GIF by default."""
 STRIP_FRAMES = 8
 SECONDS = 8
-"""How long a film plays if it has many pictures."""
+"""The length of a film with many pictures."""
 SLOWEST, FASTEST = Fraction(25, 2), Fraction(50)
 """Pictures a second; GIFs know no higher rate."""
 CODEC = "libx264"
 QUALITY = "18"
-"""x264's constant rate factor: it can hardly be told from the original."""
+"""x264's constant rate factor: visually close to the original."""
 
 Picture = UInt8[np.ndarray, "_height _width 3"]
 
 
 class NoCodec(RuntimeError):  # noqa: N818
-    """An encoder that is missing, in words for the user."""
+    """A missing encoder, with a message for the user."""
 
 
 def rate(count: int) -> Fraction:

@@ -115,11 +115,6 @@ def random_batch(config: Config, spaces: Spaces, key: PRNGKeyArray) -> Batch:
     return Batch(obs, action, reward, first, jnp.zeros_like(first), jnp.zeros_like(first), start)
 
 
-def read_trace(folder: Path | str) -> list[Operation]:
-    """Operations in the newest trace below a folder, the longest first; numbered copies are added up."""
-    return _grouped(read_events(folder), _kind)
-
-
 def read_events(folder: Path | str) -> Events:
     """Every operation of the compiled program in the newest trace below a folder."""
     with gzip.open(_newest_trace(folder), "rt") as file:
@@ -143,7 +138,7 @@ def source_parts(program: str) -> dict[str, str]:
     )
     if not frames:
         return {}
-    # Depending on the version, the frame above is told by its number or by the number after it: the first
+    # Depending on the version, the frame above is named by its number or by the number after it: the first
     # has none above it.
     shift = _number(frames[1], "parent_frame_id")
 
@@ -163,17 +158,17 @@ def source_parts(program: str) -> dict[str, str]:
 
 
 def _part(stack: list[tuple[str, str]]) -> str:
-    """What the agent called: the first function of ours outside `agent.loss`, or the agent's own."""
+    """The agent's callee: the first function of this package outside `agent.loss`, or the agent's own."""
     agent_file = next((file for file, _ in stack if file.endswith("gpld/agent.py")), None)
     if agent_file is None:
         return ELSEWHERE
-    ours = [
+    own = [
         (file == agent_file, name) for file, name in stack if file.startswith(agent_file[: -len("agent.py")])
     ]
-    begin = next(i for i, (in_agent, _) in enumerate(ours) if in_agent)
-    end = next((i for i, (in_agent, _) in enumerate(ours) if i > begin and not in_agent), len(ours))
-    chosen = end if ours[end - 1][1] == "loss" and end < len(ours) else end - 1
-    return ours[chosen][1].split(".<locals>")[0]
+    begin = next(i for i, (in_agent, _) in enumerate(own) if in_agent)
+    end = next((i for i, (in_agent, _) in enumerate(own) if i > begin and not in_agent), len(own))
+    chosen = end if own[end - 1][1] == "loss" and end < len(own) else end - 1
+    return own[chosen][1].split(".<locals>")[0]
 
 
 def _section(program: str, name: str) -> dict[int, str]:

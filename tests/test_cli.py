@@ -11,7 +11,17 @@ import pytest
 
 import gpld
 from gpld import cli
-from gpld.config import Config, ConfigError, diff, load, override, with_presets
+from gpld.config import (
+    OTHER_NAMES,
+    Config,
+    ConfigError,
+    diff,
+    flat,
+    learns_nothing,
+    load,
+    override,
+    with_presets,
+)
 from gpld.doctor import Finding
 from gpld.envs import EnvironmentFailure
 from gpld.population import METHODS
@@ -212,7 +222,7 @@ def test_several_runs_are_trained_together_and_summed_up(monkeypatch, capsys, tm
         return [Result(member.folder, 100, finished=True) for member in members]
 
     monkeypatch.setattr("gpld.training.train_all", train_all)
-    monkeypatch.setattr("gpld.training.summary.show_all", asked.append)
+    monkeypatch.setattr("gpld.display.summary.show_all", lambda members, *_: asked.append(members))
     arguments = ["walker-walk", "--preset", "cpu", "--seeds", "0", "1", "--devices", "2"]
     assert cli.main(["train", *arguments, "--out", str(tmp_path)]) == 0
     (members, devices), shown = asked
@@ -239,8 +249,8 @@ def calls(monkeypatch):
     monkeypatch.setattr("jax.distributed.initialize", lambda *where: found.append(("initialize", *where)))
     monkeypatch.setattr("jax.devices", devices)
     monkeypatch.setattr("gpld.training.train_all", train_all)
-    monkeypatch.setattr("gpld.training.summary.show", lambda *run, films: found.append(("show",)))
-    monkeypatch.setattr("gpld.training.summary.show_all", lambda members: found.append(("show", *members)))
+    monkeypatch.setattr("gpld.display.summary.show", lambda *_, films: found.append(("show",)))
+    monkeypatch.setattr("gpld.display.summary.show_all", lambda members, *_: found.append(("show", *members)))
     return found
 
 
@@ -276,7 +286,7 @@ def test_a_mistake_is_told_before_processes_meet(calls, capsys):
 SAY_WHO = """
 import sys, jax
 from gpld import cli, training
-from gpld.training import summary
+from gpld.display import summary
 
 def train_all(members, *, devices):
     print(jax.process_index(), "of", jax.process_count(), [member.name for member in members])
@@ -413,11 +423,10 @@ class Device:
 def test_the_devices_preset_lies_beneath_the_others(monkeypatch, capsys, device, preset):
     monkeypatch.setattr("jax.devices", lambda: [device])
     arguments = ["walker-walk", "--preset", "nano", "--agent.unroll", "3"]
-    beneath = cli.fitting(arguments)
+    config = cli.fit_device(cli.parse_train(arguments), arguments).config
     assert capsys.readouterr().out == (
         f"preset {preset}, which fits this machine's device ({device.device_kind})\n"
     )
-    config = cli.parse_train(arguments, beneath).config
     expected = with_presets(Config("walker-walk"), [preset, "nano"])
     assert config == override(expected, {"agent": {"unroll": 3}})
 
@@ -425,7 +434,9 @@ def test_the_devices_preset_lies_beneath_the_others(monkeypatch, capsys, device,
 @pytest.mark.parametrize("named", ["--preset nano gpu", "--preset cpu"])
 def test_a_named_preset_of_a_device_stands(monkeypatch, capsys, named):
     monkeypatch.setattr("jax.devices", raising(AssertionError("must not be asked")))
-    assert cli.fitting(["walker-walk", *named.split()]) == ()
+    arguments = ["walker-walk", *named.split()]
+    options = cli.parse_train(arguments)
+    assert cli.fit_device(options, arguments) == options
     assert capsys.readouterr().out == ""
 
 
@@ -447,7 +458,7 @@ def test_a_device_that_jax_cannot_use_is_told(monkeypatch, capsys):
 
 def test_a_finished_run_is_left_as_it_is_and_summed_up(small_run, monkeypatch, capsys):
     monkeypatch.setattr("gpld.films.film_finished", lambda folder: [f"no film of {folder.name}"])
-    monkeypatch.setattr("gpld.training.summary.random_return", lambda config: None)
+    monkeypatch.setattr("gpld.training.evaluation.random_return", lambda config: None)
     before = (small_run / "metrics.jsonl").read_bytes()
     arguments = [*helpers.arguments(load(small_run / "config.json")), "--out", str(small_run)]
     assert cli.main(["train", *arguments]) == 0
@@ -477,8 +488,8 @@ def test_an_interrupted_run_has_the_signals_status_and_says_how_to_go_on(
     arguments = ["walker-walk", "--preset", "cpu", "--out", str(tmp_path / "my run")]
     assert cli.main(["train", *arguments]) == status
     *_, line = capsys.readouterr().out.splitlines()
-    assert line.startswith("go on with: ")
-    program, command, *rest = split(line.removeprefix("go on with: "))
+    assert line.startswith("resume with: ")
+    program, command, *rest = split(line.removeprefix("resume with: "))
     assert (os.path.basename(program), command, rest) == ("gpld", "train", arguments)
 
 
@@ -572,3 +583,76 @@ def test_help_of_the_other_commands(command, capsys):
     shown = capsys.readouterr().out
     assert f"usage: gpld {command}" in shown
     assert "--out FOLDER" in shown
+
+
+@pytest.mark.parametrize(
+    ("given", "env_steps"), [("1e6", 10**6), ("2.5e3", 2500), ("1_000_000", 10**6), ("5E+5", 5 * 10**5)]
+)
+@pytest.mark.parametrize("form", ["--env-steps {}", "--env-steps={}", "--env_steps {}"])
+def test_whole_numbers_may_be_written_with_an_exponent(form, given, env_steps):
+    options = cli.parse_train(["walker-walk", *form.format(given).split()])
+    assert options.env_steps == env_steps
+
+
+@pytest.mark.parametrize("given", ["1.5", "1e-3", "2.55e1", "1e400", "e6"])
+def test_what_is_no_whole_number_is_refused(given, capsys):
+    with pytest.raises(SystemExit):
+        cli.parse_train(["walker-walk", "--env-steps", given])
+    assert "--env-steps" in capsys.readouterr().err
+
+
+def test_numbers_that_are_not_whole_stay_as_they_are():
+    assert (
+        cli.parse_train(
+            ["walker-walk", "--agent.optimizer.learning-rate", "3e-4"]
+        ).agent.optimizer.learning_rate
+        == 3e-4
+    )
+
+
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_names_that_other_programs_have_are_told(name, capsys):
+    ours = OTHER_NAMES[name]
+    assert cli.main(["train", "walker-walk", name, "3"]) == 2
+    assert (
+        capsys.readouterr().err == f"gpld train: {name}: there is no such option; here it is called {ours}\n"
+    )
+    assert ours.removeprefix("--").replace("-", "_") in flat(Config(""))
+
+
+def test_a_run_without_an_update_is_warned_of(capsys, monkeypatch, tmp_path):
+    told = "no update will be made: 2,000 env steps are 1,000 agent steps, and replay.min_steps is 1,024, and"
+    config = Config("walker-walk")
+    assert learns_nothing(override(config, {"env_steps": 2000})).startswith(told)
+    assert learns_nothing(config) == ""
+    monkeypatch.setattr(
+        "gpld.training.train_all", lambda *_, **__: pytest.fail("begun") if not warned() else []
+    )
+
+    def warned():
+        return f"warning: {told}" in capsys.readouterr().err
+
+    monkeypatch.setattr("gpld.display.summary.show", lambda *_, **__: None)
+    few = ["--env-steps", "2000", "--replay.min-steps", "1024", "--out", str(tmp_path)]
+    assert cli.main(["train", "walker-walk", "--preset", "nano", "cpu", *few]) == 0
+
+
+def test_our_warnings_are_plain_lines_whatever_libraries_do_to_the_log():
+    code = (
+        "import logging, sys; logging.basicConfig(); sys.argv = ['gpld', '--version']; from gpld import cli; "
+    )
+    code += "cli.main(); logging.getLogger('gpld.envs').warning('a warning')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stderr == "a warning\n"
+
+
+def test_the_package_lists_what_it_offers():
+    assert {"load", "__version__"} <= {*dir(gpld)}
+    assert "import_module" not in dir(gpld)
+
+
+def test_listing_studies_has_help(capsys):
+    with pytest.raises(SystemExit) as left:
+        cli.main(["study", "list", "--help"])
+    assert left.value.code == 0
+    assert "List the studies." in capsys.readouterr().out

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from fractions import Fraction
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -18,6 +19,7 @@ from gpld.config import (
     Config,
     ConfigError,
     ReplayConfig,
+    check_numbers,
     diff,
     flat,
     load,
@@ -91,7 +93,7 @@ def test_the_file_holds_every_option(tmp_path):
         ('{"task": "walker-walk", "backend": "mjx"}', "backend: 'mjx' is not one of auto, envpool"),
         ('{"task": "walker-walk", "agent": {"penalty": {"custom": [[1]]}}}', "agent.penalty.custom[0]: [1]"),
         ('{"seed": 1}', "no task"),
-        ("{", "not a JSON file"),
+        ("{", "not a file of options"),
     ],
 )
 def test_a_wrong_file_is_refused_by_name(tmp_path, text, message):
@@ -101,6 +103,15 @@ def test_a_wrong_file_is_refused_by_name(tmp_path, text, message):
         load(path)
     assert message in str(error.value)
     assert str(path) in str(error.value)
+
+
+def test_a_file_of_an_earlier_version_is_read_without_options_that_are_gone(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text('{"task": "walker-walk", "agent": {"behavior": {"gradient": "reinforce", "horizon": 9}}}')
+    assert load(path) == override(Config("walker-walk"), {"agent": {"behavior": {"horizon": 9}}})
+    path.write_text('{"task": "walker-walk", "agent": {"behavior": {"gradient": "dynamics"}}}')
+    with pytest.raises(ConfigError, match=r"agent\.behavior\.gradient: this version has only 'reinforce'"):
+        load(path)
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path):
@@ -185,17 +196,6 @@ def test_presets_apply_from_left_to_right():
     assert with_presets(BASE, ["cpu", "gpu"]).agent.compute == "bfloat16"
     assert with_presets(BASE, ["nano", "12m"]).agent.model == BASE.agent.model
     assert with_presets(BASE, ["quadruped"]).env_steps == 4_000_000
-    assert with_presets(BASE, ["published", "12m"]).agent.model.deter == 2048
-
-
-def test_what_the_published_curves_are_near_to_leaves_the_agents_size():
-    config = with_presets(BASE, ["published"])
-    agent, rates = config.agent, config.agent.optimizer
-    assert (config.env.count, config.env.action_repeat) == (4, 1)
-    assert (agent.behavior.horizon, agent.behavior.replay_value) == (15, 0.0)
-    assert agent.behavior.gradient == "dynamics"
-    assert (agent.loss.dyn, rates.learning_rate, rates.behavior_rate) == (0.5, 1e-4, 0.3)
-    assert (agent.model, config.replay) == (BASE.agent.model, BASE.replay)
 
 
 def test_the_default_penalty_is_the_paper_as_printed_also_from_pixels():
@@ -258,6 +258,20 @@ def test_every_number_is_taken_or_refused_by_name_with_its_bound(path, data):
         # What is above 0 or below 1 stays so in the precision that is computed in.
         assert not allowed.above or np.float32(value) > 0
         assert not allowed.below or np.float32(value) < 1
+
+
+@pytest.mark.parametrize("name", COMMAND_RANGES)
+@given(value=WHOLE[int])
+@settings(max_examples=60, deadline=None)
+def test_every_number_of_a_command_is_taken_or_refused_by_name_with_its_bound(name, value):
+    allowed, options = COMMAND_RANGES[name], SimpleNamespace(**{name: value})
+    if allowed.low <= value <= allowed.high:
+        check_numbers(options, name)
+        return
+    with pytest.raises(ConfigError) as told:
+        check_numbers(options, name)
+    assert str(told.value) == f"{name}: {value!r} is not allowed; it must be {allowed}"
+    assert str(allowed.high) in str(allowed)
 
 
 def test_every_number_has_an_upper_bound():

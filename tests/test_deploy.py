@@ -46,7 +46,7 @@ def test_it_acts_as_in_evaluation(small_run):
     trained = saved.load(small_run)
     policy = gpld.load(small_run, seed=4)
     seen, sent = [], []
-    with evaluation.make(trained.config, 2, number=9) as env:
+    with evaluation.make_env(trained.config, 2, number=9) as env:
         send = env.send
 
         def spy(action):

@@ -4,10 +4,10 @@ import pytest
 
 from gpld import doctor
 from gpld.doctor import Finding, _examine
-from gpld.doctor._examine import _Result
+from gpld.doctor._examine import _ProbeResult
 from gpld.machine import host_memory
 
-WORKS, FAILS = _Result(True, "runs"), _Result(False, "ImportError: libfoo.so")
+WORKS, FAILS = _ProbeResult(True, "runs"), _ProbeResult(False, "ImportError: libfoo.so")
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +91,9 @@ def test_a_broken_device_stops_training():
 
 
 def test_a_device_is_described():
-    found = _Result(True, '{"platform": "gpu", "kind": "NVIDIA H200", "count": 2, "memory": 150323855360}')
+    found = _ProbeResult(
+        True, '{"platform": "gpu", "kind": "NVIDIA H200", "count": 2, "memory": 150323855360}'
+    )
     assert _examine._device(found) == Finding("device", "2 x NVIDIA H200 (gpu), 140.0 GiB each")
 
 
@@ -104,9 +106,9 @@ def test_rendering_without_any_backend_is_not_fatal():
 
 
 def test_a_probe_that_hangs_or_fails_is_reported(monkeypatch):
-    assert _examine._probe("nothing", {}) == _Result(False, "KeyError: 'nothing'")
+    assert _examine._probe("nothing", {}) == _ProbeResult(False, "KeyError: 'nothing'")
     monkeypatch.setattr(_examine, "PROBE_SECONDS", 0.01)
-    assert _examine._probe("device", {}) == _Result(False, "no answer in 0 s")
+    assert _examine._probe("device", {}) == _ProbeResult(False, "no answer in 0 s")
 
 
 def test_the_cache_folder(tmp_path):

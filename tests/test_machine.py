@@ -66,7 +66,7 @@ def test_small_programs_are_kept_too_unless_jax_was_told_otherwise(monkeypatch, 
         jax.config.update(least, before)
 
 
-GOES = "import os; from gpld.machine import witnessed\nwith witnessed('it is gone'):\n    {}"
+GOES = "import os; from gpld.machine import report_death\nwith report_death('it is gone'):\n    {}"
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,16 @@ GOES = "import os; from gpld.machine import witnessed\nwith witnessed('it is gon
 def test_a_process_that_is_gone_is_told_of(what, status, said):
     done = subprocess.run([sys.executable, "-c", GOES.format(what)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (status, said)
+
+
+def test_a_process_that_leaves_gpus_computes_on_the_cpu():
+    """Asked for a platform that is not there, JAX would fail; once GPUs are left, it does not look."""
+    script = "from gpld import machine; machine.leave_gpus(); import jax; print(jax.default_backend())"
+    found = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"JAX_PLATFORMS": "cuda"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == "cpu"

@@ -133,7 +133,7 @@ def test_agrees_with_a_model_made_of_lists(actions, online):
             rec = record(len(model.steps))
             replay = append(replay, rec)
             model.append(rec)
-        for update in range(updates if rp.ready(replay, T) else 0):
+        for update in range(updates if replay.appended > T else 0):
             replay, batch, indices = sample(replay, jax.random.key(seed + update), B, T, online)
             model.check(batch, indices)
             latent = new_latents(seed + update)

@@ -1,24 +1,32 @@
 """What libraries and environments do wrong is told in words, with what to do about it."""
 
+import ast
 import dataclasses
+import os
+import re
 import shutil
 import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import gymnasium
 import jax
 import numpy as np
 import pytest
 
+import gpld
 from gpld import cli, envs, memory
 from gpld import config as options
 from gpld.config import ConfigError
 from gpld.doctor import _examine
-from gpld.envs import EnvironmentFailure, _make
-from gpld.envs._base import NoDrawing
-from gpld.films import command
+from gpld.envs import EnvironmentFailure, _dm_control, _make
+from gpld.envs._base import RenderingError
+from gpld.films import _episodes, command
 from gpld.training import evaluation, saved
-from tests.training.helpers import Pole
+from gpld.types import Spaces
+from tests.training.helpers import Pole, tiny
 
 ZERO = np.zeros((1, 1), np.float32)
 
@@ -32,19 +40,21 @@ def test_an_engine_that_cannot_be_made(monkeypatch, pixels):
 
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     monkeypatch.setattr(_make, "_suite", broken)
+    monkeypatch.setattr(_dm_control, "renderers", lambda: iter(["egl"]))
     with pytest.raises(EnvironmentFailure, match=r"^cartpole-balance cannot be made here: ") as told:
         envs.make("cartpole-balance", count=1, seed=0, backend="dm_control", pixels=pixels)
     assert "glGetError" in str(told.value)
-    assert ("MUJOCO_GL=osmesa does not draw here" in str(told.value)) == pixels
+    assert ("MUJOCO_GL=osmesa is set but does not draw here" in str(told.value)) == pixels
+    assert str(told.value).endswith("; unset it, EGL works") == pixels
 
 
 def test_what_cannot_be_drawn_is_not_tried_again(caplog):
     def fail(env):
-        raise NoDrawing("MUJOCO_GL=egl does not draw here")
+        raise RenderingError("MUJOCO_GL=egl does not draw here")
 
     with envs.make(lambda: Pole(fail), count=1, seed=0, check=False) as env:
         env.step(ZERO)
-        with pytest.raises(NoDrawing, match=r"^MUJOCO_GL=egl does not draw here$"):
+        with pytest.raises(RenderingError, match=r"^MUJOCO_GL=egl does not draw here$"):
             env.step(ZERO)
     assert caplog.messages == []
 
@@ -83,14 +93,16 @@ def test_rewards_beyond_what_is_kept_are_faults(reward, fine):
 
 @pytest.mark.filterwarnings("error")
 def test_large_rewards_are_summed_without_a_warning():
-    from gpld.training._recent import Recent
+    from gpld.training._episodes import EpisodeStatistics
 
     with envs.make(lambda: Rich(1e30), count=1, seed=0, check=False) as env:
-        recent = Recent.zeros(1, 1)
+        statistics = EpisodeStatistics.zeros(1, 1)
         for _ in range(5):
             step = env.step(ZERO)
-            recent = recent.follow(type(step)(*[x[None] if not isinstance(x, dict) else x for x in step]))
-    assert recent.running.item() == pytest.approx(8e30)
+            statistics = statistics.add_step(
+                type(step)(*[x[None] if not isinstance(x, dict) else x for x in step])
+            )
+    assert statistics.running.item() == pytest.approx(8e30)
 
 
 class Endless(gymnasium.Wrapper):
@@ -120,23 +132,82 @@ def test_an_evaluation_heeds_signals_and_says_how_far_it_is():
         watch(step._replace(is_last=np.array([[True, False]])))
     assert told == ["playing: 1 of 2 episodes ended in 100 agent steps"]
     received.append(signal.SIGTERM)
-    with pytest.raises(command._Interrupted, match="1 of 2 episodes ended in 101 agent steps; nothing was"):
+    with pytest.raises(
+        command._EvaluationInterrupted, match="1 of 2 episodes ended in 101 agent steps; nothing was"
+    ):
         watch(step)
 
 
-def test_a_module_that_a_folder_names_is_told_and_can_be_refused(small_run, tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    "command",
+    [["eval", "--episodes", "1"], ["sensitivity", "--out", "x"], ["quality", "--out", "x"]],
+    ids=lambda command: command[0],
+)
+def test_a_module_that_a_folder_names_is_told_and_can_be_refused(
+    small_run, tmp_path, capsys, monkeypatch, command
+):
     folder = tmp_path / "run"
     shutil.copytree(small_run, folder)
     config = dataclasses.replace(options.load(folder / "config.json"), task="gym:planted:Name-v0")
     options.save(config, folder / "config.json")
     (tmp_path / "planted.py").write_text("raise SystemError('it ran')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert cli.main(["eval", str(folder), "--episodes", "1", "--no-import"]) == 2
+    monkeypatch.delitem(sys.modules, "planted", raising=False)
+    name, *options_of = command
+    assert cli.main([name, str(folder), *options_of, "--no-import"]) == 2
     assert "planted; --no-import refuses to" in capsys.readouterr().err
     assert "planted" not in sys.modules
     with pytest.raises(SystemError, match="it ran"):
-        cli.main(["eval", str(folder), "--episodes", "1"])
+        cli.main([name, str(folder), *options_of])
     assert f"importing the module planted, which {folder} names: its code runs" in capsys.readouterr().out
+
+
+def test_a_report_tells_of_modules_that_its_films_need(tmp_path, monkeypatch, capsys):
+    """The process that draws would import it: it is told of, or not even started."""
+    monkeypatch.setattr(_episodes.subprocess, "run", lambda *_, **__: pytest.fail("it was started"))
+    with envs.opening("there", imports=False), pytest.raises(ConfigError, match="--no-import refuses to"):
+        _episodes.in_own_process("film", (), "gym:planted:Name-v0", 1.0)
+    started = []
+    monkeypatch.setattr(
+        _episodes.subprocess, "run", lambda *_, **__: started.append(capsys.readouterr().out) or 1 / 0
+    )
+    with envs.opening("there"), pytest.raises(ZeroDivisionError):
+        _episodes.in_own_process("film", (), "gym:planted:Name-v0", 1.0)
+    assert started == [
+        "importing the module planted, which there names: its code runs (--no-import refuses)\n"
+    ]
+
+
+def test_reports_take_the_option(small_run, tmp_path, monkeypatch):
+    seen = []
+
+    def write(*_):
+        with pytest.raises(ConfigError, match="no-import"):
+            envs.announce("gym:planted:Name-v0")
+        seen.append(True)
+        return tmp_path
+
+    monkeypatch.setattr("gpld.studies._cli.write_report", write)
+    assert cli.main(["report", str(small_run), "--no-import"]) == 0
+    assert seen == [True]
+
+
+def test_modules_that_are_not_named_in_the_code_are_imported_in_one_place_only():
+    package = Path(gpld.__file__).parent
+    places = {path.relative_to(package).as_posix() for path in package.rglob("*.py") if imports(path)}
+    # Training imports what writes its logs, by names that are in the code, too.
+    assert {place for place in places if not place.startswith("training/")} == {"envs/_imports.py"}
+
+
+def imports(path):
+    """Whether a file imports or runs something whose name is not written there."""
+    calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    names = {"import_module", "__import__", "exec", "eval", "run_module", "run_path"}
+    return any(
+        getattr(call.func, "attr", getattr(call.func, "id", "")) in names
+        and not (call.args and isinstance(call.args[0], ast.Constant))
+        for call in calls
+    )
 
 
 def test_more_episodes_than_memory_are_refused_with_how_many_fit():
@@ -145,10 +216,145 @@ def test_more_episodes_than_memory_are_refused_with_how_many_fit():
     memory.check_evaluation(146, 2**31)
 
 
+def refused():
+    """Values of MUJOCO_GL that do not draw on this machine, and what does."""
+    works = list(_dm_control.renderers())
+    return [name for name in ("osmesa", "egl", "crayons") if name not in works], works
+
+
+@pytest.fixture(scope="module")
+def real():
+    return refused()
+
+
+def told_of(name, works):
+    return rf"MUJOCO_GL={name} is set but does not draw here \(.+\); " + (
+        f"unset it, {works[0].upper()} works" if works else "neither EGL nor OSMesa draws here"
+    )
+
+
+def test_training_from_pixels_where_the_real_renderer_fails(real, tmp_path):
+    """In processes of their own: dm_control asks for its renderer once, when it is imported."""
+    for name in real[0]:
+        out = tmp_path / "runs" / name
+        command = [sys.executable, "-m", "gpld", "train", "cartpole-balance", "--preset", "nano", "cpu"]
+        command += ["--env.pixels", "--env-steps", "6000", "--out", str(out)]
+        done = subprocess.run(command, env=os.environ | {"MUJOCO_GL": name}, capture_output=True, text=True)
+        assert done.returncode == 1, done.stderr
+        (line,) = done.stderr.strip().splitlines()
+        assert re.match(rf"gpld train: cartpole-balance cannot be made here: {told_of(name, real[1])}", line)
+        assert not (tmp_path / "runs").exists()  # nothing was begun, so nothing is left
+
+
+@pytest.mark.slow
+def test_filming_where_the_real_renderer_fails(real, small_run, tmp_path, monkeypatch, capsys):
+    for name in real[0]:
+        monkeypatch.setenv("MUJOCO_GL", name)
+        out = tmp_path / name
+        assert cli.main(["eval", str(small_run), "--episodes", "1", "--video", "--out", str(out)]) == 1
+        shown = capsys.readouterr()
+        assert f"written to {out / 'evaluation.json'}" in shown.out
+        (line,) = shown.err.strip().splitlines()
+        assert re.match(rf"gpld eval: no film: .*{told_of(name, real[1])}", line)
+
+
+def test_the_doctor_where_the_real_renderer_fails(real, monkeypatch):
+    for name in [*real[0], "off"]:
+        monkeypatch.setenv("MUJOCO_GL", name)
+        names = dict.fromkeys([*_examine.GL_BACKENDS, _examine._chosen_backend()])
+        results = {each: _examine._probe(f"gl {each}", {"MUJOCO_GL": each}) for each in names}
+        first = next(iter(_examine._rendering(results)))
+        assert first.detail.startswith(f"MUJOCO_GL={name} is set but does not draw: ")
+        assert first.remedy.startswith("unset MUJOCO_GL")
+
+
+@pytest.mark.parametrize("every", [100, 0])
+def test_the_memory_of_evaluations_is_part_of_what_training_needs(every):
+    config = tiny(eval={"every": every, "episodes": 1000})
+    estimate = memory.memory_estimate(config, Spaces.of({"arm": (3,)}, actions=2))
+    assert estimate.evaluation == (1000 * memory.ENVIRONMENT if every else 0)
+    given = (config, estimate, 1, 1, 2**31, 2**31)
+    if every:
+        with pytest.raises(ConfigError, match=r"^eval\.episodes: 1000 is not allowed here; .* at most 146$"):
+            memory.fit(*given)
+    else:
+        assert memory.fit(*given).groups == [1]
+
+
 @pytest.mark.parametrize("works", [["egl"], []])
 def test_the_doctor_sees_what_the_variable_asks_for(monkeypatch, works):
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    results = {name: _examine._Result(name in works, "said") for name in ("egl", "osmesa", "glfw")}
+    results = {name: _examine._ProbeResult(name in works, "said") for name in ("egl", "osmesa", "glfw")}
     first = next(iter(_examine._rendering(results)))
-    assert first.detail == "MUJOCO_GL=osmesa fails: said"
+    assert first.detail == "MUJOCO_GL=osmesa is set but does not draw: said"
     assert first.remedy == "unset MUJOCO_GL" + (", or set it to egl" if works else "")
+
+
+MODULE = """
+import os
+import gymnasium
+from gpld.types import Spaces
+from tests.training.helpers import Pole, tiny
+
+class Endless(Pole):
+    def step(self, action):
+        return *super().step(action)[:2], False, False, {}
+
+class Leaves(Pole):
+    left = 60
+
+    def step(self, action):
+        Leaves.left -= 1
+        if not Leaves.left:
+            os._exit(7)
+        return super().step(action)
+
+gymnasium.register("Endless-v0", Endless)
+gymnasium.register("Leaves-v0", Leaves)
+"""
+
+
+@pytest.fixture
+def module(tmp_path, small_run):
+    """What processes see that use the module, and copies of a run, as if it had been trained on it."""
+    (tmp_path / "worst.py").write_text(MODULE)
+    for name in ("Endless", "Leaves"):
+        shutil.copytree(small_run, tmp_path / name)
+        config = dataclasses.replace(
+            options.load(small_run / "config.json"), task=f"gym:worst:{name}-v0", backend="auto"
+        )
+        options.save(config, tmp_path / name / "config.json")
+    return os.environ | {
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), str(Path(gpld.__file__).parent.parent)])
+    }
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_never_ends_is_ended_by_sigterm(module, tmp_path):
+    command = [sys.executable, "-m", "gpld", "eval", str(tmp_path / "Endless"), "--episodes", "1"]
+    with subprocess.Popen(
+        command, env=module, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as run:
+        time.sleep(15.0)  # it has begun, or hears the signal as soon as it begins
+        assert run.poll() is None
+        began = time.monotonic()
+        run.send_signal(signal.SIGTERM)
+        _, errors = run.communicate(timeout=60)
+        assert time.monotonic() - began < 5
+    assert run.returncode == 143
+    assert re.fullmatch(r"gpld eval: interrupted when 0 of 1 episodes .*; nothing was written\n", errors)
+    assert not (tmp_path / "Endless" / "evaluation.json").exists()
+
+
+def test_a_process_that_an_environment_ends_is_told_of(module, tmp_path):
+    folder = str(tmp_path / "Leaves")
+    train = ["train", "gym:worst:Leaves-v0", "--preset", "nano", "cpu", "--out", str(tmp_path / "new")]
+    for arguments, more in (
+        (["eval", folder], ""),
+        (train, "; the same command resumes from the last checkpoint"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "gpld", *arguments], env=module, capture_output=True, text=True
+        )
+        assert done.returncode == 7
+        assert done.stderr.splitlines()[-1] == f"gpld {arguments[0]}: {cli.DEATH}{more}"

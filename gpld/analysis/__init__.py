@@ -1,1 +1,1 @@
-"""What results say: statistics, tables, figures and the report."""
+"""Analysis of results: statistics, tables, figures and the report."""

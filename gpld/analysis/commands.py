@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import tyro
 
+from gpld import files
 from gpld.config import Config, check_numbers, with_presets
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class MeasureOptions:
     """Options of `gpld sensitivity` and `gpld quality`."""
 
     runs: Annotated[
@@ -31,6 +32,8 @@ class Options:
     """Agent steps to take of each episode; 0 for all."""
     seed: int = 0
     """Decides where the episodes begin, and what is random in actions, latents and directions."""
+    imports: Annotated[bool, tyro.conf.arg(name="import")] = True
+    """Import the module that a task of a run's (gym:MODULE:NAME) names, which runs its code."""
     out: Annotated[
         Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: sensitivity or quality)")
     ] = None
@@ -62,7 +65,9 @@ def quality(arguments: Sequence[str], description: str) -> int:
 
 def _run(kind: Measurement, arguments: Sequence[str], description: str) -> int:
     """Measure the runs that the arguments name, one after the other, and show what was found."""
-    options = tyro.cli(Options, prog=f"gpld {kind.name}", description=description, args=list(arguments))
+    options = tyro.cli(
+        MeasureOptions, prog=f"gpld {kind.name}", description=description, args=list(arguments)
+    )
     check_numbers(options, "episodes", "steps", "seed")
     import pandas
     from rich.console import Console
@@ -70,17 +75,19 @@ def _run(kind: Measurement, arguments: Sequence[str], description: str) -> int:
 
     from gpld import machine
     from gpld.analysis import rollouts
+    from gpld.envs import opening
 
     machine.use_compilation_cache()
     console, found = Console(), []
     for folder in track(rollouts.runs_in(options.runs), kind.name, console=console, transient=True):
-        rows = kind.measure_run(
-            folder,
-            all_checkpoints=options.all_checkpoints,
-            episodes=options.episodes,
-            steps=options.steps,
-            seed=options.seed,
-        )
+        with opening(folder, imports=options.imports):
+            rows = kind.measure_run(
+                folder,
+                all_checkpoints=options.all_checkpoints,
+                episodes=options.episodes,
+                steps=options.steps,
+                seed=options.seed,
+            )
         found.append(rows)
     rows = pandas.concat(found, ignore_index=True)
     table, out = kind.table(rows), options.out or Path(kind.name)
@@ -109,13 +116,13 @@ def cost(arguments: Sequence[str], description: str) -> int:
     """`gpld cost`."""
     options = tyro.cli(CostOptions, prog="gpld cost", description=description, args=list(arguments))
     check_numbers(options, "runs", "updates", "repeats")
-    with_presets(Config("walker-walk"), options.preset)  # a wrong name is told before anything is loaded
+    with_presets(Config("walker-walk"), options.preset)  # a wrong name is an error before JAX is loaded
     import jax
     from rich.console import Console
     from rich.progress import track
 
     from gpld import machine
-    from gpld.analysis.cost import measure, table, told
+    from gpld.analysis.cost import measure, print_progress, table
     from gpld.analysis.tables import render
 
     machine.use_compilation_cache()
@@ -127,7 +134,7 @@ def cost(arguments: Sequence[str], description: str) -> int:
         runs=options.runs,
         updates=options.updates,
         repeats=options.repeats,
-        progress=partial(track, console=console, transient=True) if console.is_terminal else told,
+        progress=partial(track, console=console, transient=True) if console.is_terminal else print_progress,
     )
     print(render(table(rows, title="time of updates with and without the penalty"), "terminal"))
     console.print(*_save("cost", rows, rows, options.out), soft_wrap=True)
@@ -144,14 +151,16 @@ def _save(
     """Rows as CSV, the table as Markdown, and the figure, if there is one, as PNG and SVG."""
     folder.mkdir(parents=True, exist_ok=True)
     csv, markdown, *pictures = (folder / f"{name}{suffix}" for suffix in (".csv", ".md", ".png", ".svg"))
-    rows.to_csv(csv, index=False, lineterminator="\n")
+    with files.in_one_move(csv) as unfinished:
+        rows.to_csv(unfinished, index=False, lineterminator="\n")
     heads = list(map(str, table.columns))
     lines = [heads, ["---"] * len(heads), *(list(map(_cell, row)) for row in table.itertuples(index=False))]
-    markdown.write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
+    files.write_text(markdown, "".join(f"| {' | '.join(line)} |\n" for line in lines))
     if figure is None:
         return [csv, markdown]
     for path in pictures:
-        figure.savefig(path)
+        with files.in_one_move(path) as unfinished:
+            figure.savefig(unfinished, format=path.suffix[1:])
     return [csv, markdown, *pictures]
 
 

@@ -1,4 +1,4 @@
-"""What methods achieve, as tables: scores, the paper's aggregates, robust statistics, steps to a goal."""
+"""Comparisons of methods as tables: scores, the paper's aggregates, robust statistics, steps to a goal."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from gpld.analysis.tables import NOTHING, Table
 
 
 class Comparison(NamedTuple):
-    """What is compared: methods on tasks, and the method that the others are measured by."""
+    """Methods to compare on tasks, and the baseline."""
 
     tasks: Sequence[str]
     methods: Sequence[str]

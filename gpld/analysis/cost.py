@@ -1,4 +1,4 @@
-"""What the penalty costs: time, arithmetic, memory and kernels of an update, with and without it.
+"""The cost of the penalty: time, arithmetic, memory and kernels of an update, with and without it.
 
 Every setting is compiled for itself and warmed up. Then all of them are timed in turn, round after round, so
 that whatever else the machine does falls on all alike, and a setting's ratio is taken to the baseline of the
@@ -21,15 +21,15 @@ import pandas
 from gpld import agent, results
 from gpld.analysis.tables import NOTHING, Table
 from gpld.config import AgentConfig, Config
+from gpld.display.curve import COLOURS
 from gpld.profiling import random_batch
-from gpld.training.curve import COLOURS
 from gpld.types import Spaces
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WALKER = Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, 6)
-"""What a walker observes and does: data are random, no environment is needed."""
+"""The walker's spaces: data are random, no environment is needed."""
 
 UPDATES, REPEATS = 16, 10
 """Updates in one timed call, and timed calls of every setting."""
@@ -50,7 +50,7 @@ class Setting(NamedTuple):
 BASELINE = Setting(0.0, 0.0, 0.0, "")
 
 ESTIMATORS = {"": NOTHING, "vjp": "by products", "probes": "in closed form", "exact": "exact"}
-"""How tables call what estimates a penalty; the paper's were vector-Jacobian products."""
+"""Names of the penalty's estimators in tables; the paper's were vector-Jacobian products."""
 
 
 def paper_settings() -> list[Setting]:
@@ -95,7 +95,7 @@ class Program:
         self.compile_seconds = time.perf_counter() - begin
         one = jax.tree.map(lambda x: x[0], (self.states, self._batches))
         self.flops = matrix_flops(jax.make_jaxpr(partial(agent.update, config.agent))(*one).jaxpr)
-        """Of the matrix products and convolutions of one update of one run."""
+        """Operations in the matrix products and convolutions of one update of one run."""
         self.time()
 
     def time(self) -> float:
@@ -287,15 +287,15 @@ def _paper() -> dict[tuple[float, ...], dict[str, float]]:
     return {tuple(map(float, row[:3])): dict(zip(_UNKNOWN, map(float, row[3:]), strict=True)) for row in rows}
 
 
-def told(items: list[Any], what: str) -> Iterable[Any]:
-    """Go through items with a line for each, for logs."""
+def print_progress(items: list[Any], what: str) -> Iterable[Any]:
+    """The items, with a printed line for each, for logs."""
     for number, item in enumerate(items, 1):
         print(f"{what}: {number} of {len(items)}", flush=True)
         yield item
 
 
 def _kind(config: Config) -> AgentConfig:
-    """What decides the program: weights are arrays, and only whether they are zero is compiled in."""
+    """The options that decide the program: weights are arrays, and only whether they are zero is compiled."""
     penalty = config.agent.penalty
     on = {name: float(getattr(penalty, name) > 0) for name in ("posterior", "prior")}
     return dataclasses.replace(config.agent, penalty=dataclasses.replace(penalty, **on))

@@ -90,7 +90,7 @@ def peer_curves(rows: pd.DataFrame, until: int) -> dict[tuple[str, str], Curve]:
 
 
 def final_scales(curves: Curves, baseline: str) -> dict[str, float]:
-    """What each task's returns are divided by: the baseline's mean return at the end of its curves."""
+    """The scale of each task's returns: the baseline's mean return at the end of its curves."""
     return {task: float(runs.returns[:, -1].mean()) for (task, m), runs in curves.items() if m == baseline}
 
 

@@ -16,18 +16,18 @@ from gpld import files
 from gpld.analysis import statistics
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band, Curve, Curves, aggregate_curve, final_scales, task_curve
-from gpld.training.curve import colours
+from gpld.display.curve import colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 LINES = ("-", "--", "-.", ":")
-"""Told apart without colour too, once all colours are taken."""
+"""Line styles, for when colours repeat."""
 
 _WIDTH = 1.6
 _THIN = 0.9
-"""Of lines of methods and of others' curves, in points."""
+"""Widths of methods' lines and of others' curves, in points."""
 _PANEL = (2.9, 2.2)
 _ONE_PANEL = (4.4, 3.2)
 _STRIP_WIDTH = 8.0
@@ -38,13 +38,13 @@ def aggregate(curves: Curves, compared: Comparison, band: Band = "std") -> "Figu
     """Raw and normalised mean over tasks, side by side."""
     figure, axes = panels(2, columns=2, panel=(3.4, 2.7))
     scales = final_scales(curves, compared.baseline)
-    shown, looks = [task for task in compared.tasks if scales.get(task)], _looks(compared.methods)
+    shown, styles = [task for task in compared.tasks if scales.get(task)], _line_styles(compared.methods)
     for panel, title, divisors in ((axes[0], "raw", None), (axes[1], "normalised", scales)):
         lines = {
             method: aggregate_curve(curves, method, shown, scales=divisors, band=band)
             for method in compared.methods
         }
-        _draw(panel, _known(lines), looks)
+        _draw(panel, _known(lines), styles)
         _label(
             panel,
             f"{title} mean of {len(shown)} tasks",
@@ -69,13 +69,13 @@ def tasks(
     """
     chosen, others = list(only or compared.tasks), others or {}
     figure, axes = panels(len(chosen), panel=_ONE_PANEL if len(chosen) == 1 else _PANEL)
-    looks = _looks([*compared.methods, *(name for _, name in others)])
+    styles = _line_styles([*compared.methods, *(name for _, name in others)])
     for panel, task in zip(axes, chosen, strict=False):
         own = {m: task_curve(curves[task, m], band) for m in compared.methods if (task, m) in curves}
-        _draw(panel, own, looks)
-        _draw(panel, {name: curve for (where, name), curve in others.items() if where == task}, looks, _THIN)
+        _draw(panel, own, styles)
+        _draw(panel, {name: curve for (where, name), curve in others.items() if where == task}, styles, _THIN)
         if marks is not None:
-            _mark(panel, marks.loc[marks["task"] == task], looks)
+            _mark(panel, marks.loc[marks["task"] == task], styles)
         _label(panel, task, "return")
     legend(figure)
     return figure
@@ -89,7 +89,7 @@ def ablation(curves: Curves, compared: Comparison, *, title: str, band: Band = "
         method: aggregate_curve(curves, method, compared.tasks, scales=scales, band=band)
         for method in compared.methods
     }
-    _draw(panel, _known(lines), _looks(compared.methods))
+    _draw(panel, _known(lines), _line_styles(compared.methods))
     _label(panel, title, "normalised return")
     legend(figure)
     return figure
@@ -103,7 +103,7 @@ def profile(scores: pd.DataFrame, compared: Comparison) -> "Figure":
     means = dict(zip(baseline["task"], baseline["mean"], strict=True))
     scale = {task: float(means[task]) for task in compared.tasks if means.get(task)}
     levels = np.linspace(0.0, 2.0, 201)
-    for method, look in _looks(compared.methods).items():
+    for method, look in _line_styles(compared.methods).items():
         matrix = statistics.score_matrix(scores, method, list(scale), scale)
         if np.isfinite(matrix).any():
             shares = statistics.performance_profile(matrix, levels)
@@ -170,7 +170,7 @@ def panels(
     return figure, axes[:count]
 
 
-Look = Mapping[str, str]
+LineStyle = Mapping[str, str]
 """Colour and dashes of a line."""
 
 
@@ -178,8 +178,8 @@ def _known(lines: Mapping[str, Curve | None]) -> dict[str, Curve]:
     return {method: line for method, line in lines.items() if line is not None}
 
 
-def _looks(names: Iterable[str]) -> dict[str, Look]:
-    """How the lines of some methods look: where a colour comes again, its dashes differ."""
+def _line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
+    """The line style of each method: where a colour repeats, its dashes differ."""
     seen: Counter[str] = Counter()
     found = {}
     for name, colour in colours(names).items():
@@ -188,10 +188,12 @@ def _looks(names: Iterable[str]) -> dict[str, Look]:
     return found
 
 
-def _draw(axes: "Axes", lines: Mapping[str, Curve], looks: Mapping[str, Look], width: float = _WIDTH) -> None:
+def _draw(
+    axes: "Axes", lines: Mapping[str, Curve], styles: Mapping[str, LineStyle], width: float = _WIDTH
+) -> None:
     """Draw curves, each with a band where it has one."""
     for method, curve in lines.items():
-        look = looks[method]
+        look = styles[method]
         few = {"marker": "o", "markersize": 2 * width} if len(curve.env_steps) <= 15 else {}
         axes.plot(curve.env_steps, curve.mean, **look, **few, linewidth=width, label=method)
         if (curve.high > curve.low).any():
@@ -202,10 +204,10 @@ def _draw(axes: "Axes", lines: Mapping[str, Curve], looks: Mapping[str, Look], w
     style(axes)
 
 
-def _mark(axes: "Axes", scores: pd.DataFrame, looks: Mapping[str, Look]) -> None:
+def _mark(axes: "Axes", scores: pd.DataFrame, styles: Mapping[str, LineStyle]) -> None:
     for row in scores.to_dict("records"):
-        if row["method"] in looks:
-            colour = looks[row["method"]]["color"]
+        if row["method"] in styles:
+            colour = styles[row["method"]]["color"]
             label = f"{row['method']} (paper)"
             axes.errorbar(
                 row["env_steps"],
@@ -255,3 +257,48 @@ def legend(figure: "Figure") -> None:
             frameon=False,
             fontsize=8,
         )
+
+
+def lines(
+    rows: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    panel: str,
+    columns: Sequence[str],
+    xlabel: str,
+    ylabel: str,
+) -> "Figure":
+    """A grid of panels: a row for each `task`, a column for each of `columns`, a line for each `method`.
+
+    `rows` has a row for every run and value of `x`. A point that only some runs have is left out: the mean
+    of other runs is not comparable.
+    """
+    from matplotlib.ticker import EngFormatter
+
+    tasks, methods = list(dict.fromkeys(rows["task"])), sorted(set(rows["method"]))
+    figure, flat = panels(len(tasks) * len(columns), columns=len(columns))
+    axes = [flat[i : i + len(columns)] for i in range(0, len(flat), len(columns))]
+    for task, line in zip(tasks, axes, strict=True):
+        for name, axis in zip(columns, line, strict=True):
+            shown = rows.loc[(rows["task"] == task) & (rows[panel] == name)]
+            for method, colour in colours(methods).items():
+                _line(axis, shown.loc[shown["method"] == method], x, y, method, colour)
+            style(axis)
+            axis.set_title(f"{task}: {name}", loc="left", fontsize=9, fontweight="bold")
+            axis.set_ylim(0, None)
+            axis.set_xlabel(xlabel, fontsize=8)
+            axis.xaxis.set_major_formatter(EngFormatter(sep=""))
+        line[0].set_ylabel(ylabel, fontsize=8)
+    legend(figure)
+    return figure
+
+
+def _line(axis: "Axes", rows: pd.DataFrame, x: str, y: str, label: str, colour: str) -> None:
+    groups = rows.groupby(x)[y]
+    points = pd.DataFrame({"mean": groups.mean(), "std": groups.std(ddof=0), "count": groups.count()})
+    points = points.loc[points["count"] == rows["run"].nunique()]
+    marker = "o" if len(points) < 30 else ""
+    axis.plot(points.index, points["mean"], color=colour, marker=marker, markersize=3, label=label)
+    low, high = points["mean"] - points["std"], points["mean"] + points["std"]
+    axis.fill_between(points.index, low, high, color=colour, alpha=0.2, linewidth=0)

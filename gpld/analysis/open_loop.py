@@ -17,13 +17,12 @@ from gpld import world_model
 from gpld.agent import Model
 from gpld.analysis import figures, rollouts
 from gpld.config import AgentConfig
-from gpld.distributions import symexp, twohot_mean
-from gpld.nets import joint_linear
+from gpld.display.curve import COLOURS
+from gpld.distributions import symexp
 from gpld.pictures import coloured
-from gpld.training.curve import COLOURS
 from gpld.training.saved import Trained
 from gpld.types import Batch
-from gpld.world_model import Dreams, WorldModel
+from gpld.world_model import States, WorldModel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,10 +31,10 @@ CONTEXT = 5
 """Steps that the model sees."""
 STEPS = 50
 """Agent steps in all."""
-MOST_PANELS = 24
+MAX_PANELS = 24
 """Dimensions that are drawn at most: those that vary most."""
 SIDE = 128
-"""Least height of an image in a film, in pixels; smaller ones are enlarged."""
+"""The least height of an image in a film, in pixels; smaller ones are enlarged."""
 GAP = 4
 """Pixels between images, and of the bar above them."""
 
@@ -43,7 +42,7 @@ Found = TypeVar("Found")
 
 
 class NoPredictions(ValueError):  # noqa: N818
-    """An episode that is too short to be predicted, in words for the user."""
+    """An episode that is too short to be predicted, with a message for the user."""
 
 
 def dream(
@@ -56,22 +55,19 @@ def dream(
 ) -> Found:
     """What `look(ahead, h, z)` finds in the states after 1 to H steps without observations, `[H, ...]`."""
     dynamics = model.world.dynamics
-    # Any linear reader will do: only the states are wanted.
-    dreams = Dreams.of(dynamics, model.policy.first, h.dtype)
 
     def step(state, now: tuple[Array, Float[Array, "N A"]]):
         ahead, action = now
         uniform = jax.random.uniform(jax.random.fold_in(key, ahead), (len(h), dynamics.stoch))
-        state = dreams.advance(state, action, uniform, ahead[None])
+        state = dynamics.imagine_step(state, action, uniform)
         return state, look(ahead, state.h, state.z)
 
-    return jax.lax.scan(step, dreams.begin(h, z, len(actions)), (jnp.arange(1, len(actions) + 1), actions))[1]
+    return jax.lax.scan(step, States(h, z), (jnp.arange(1, len(actions) + 1), actions))[1]
 
 
 def reward_of(world: WorldModel, h: Float[Array, "*N D"], z: Float[Array, "*N KC"]) -> Float[Array, "*N"]:
     """The reward that a state makes the model expect."""
-    (first,) = joint_linear([world.reward.first], h, z)
-    return twohot_mean(world.reward.finish(first))
+    return world.reward(States(h, z).feature).mean()
 
 
 class Trajectory(NamedTuple):
@@ -83,7 +79,7 @@ class Trajectory(NamedTuple):
 
 
 class OpenLoop(NamedTuple):
-    """What came, and what the model made of it."""
+    """The truth, and the model's prediction."""
 
     truth: Trajectory
     model: Trajectory
@@ -140,7 +136,7 @@ def _decoded(
     config: AgentConfig, model: Model, batch: Batch, key: PRNGKeyArray, context: int
 ) -> tuple[dict[str, Float[Array, "T B ..."]], Float[Array, "T B"]]:
     """The decoder's observations and the expected rewards along a batch."""
-    config, world = rollouts.precise(config), model.world
+    config, world = rollouts.in_float32(config), model.world
     classes_key, dream_key = jax.random.split(key)
     with jax.default_matmul_precision("float32"):
         uniform = jax.random.uniform(classes_key, (context, batch.reward.shape[1], config.model.stoch))
@@ -207,7 +203,7 @@ def draw(found: OpenLoop, *, episode: int = 0) -> "Figure":
     """One episode's reward and vectors, a panel for each number; the steps that the model saw are shaded."""
     lines = traces(found, episode)
     # The reward is first, and always shown.
-    varied = sorted(list(lines)[1:], key=lambda name: -float(np.std(lines[name][0])))[: MOST_PANELS - 1]
+    varied = sorted(list(lines)[1:], key=lambda name: -float(np.std(lines[name][0])))[: MAX_PANELS - 1]
     shown = [name for name in lines if name == "reward" or name in varied]
     figure, axes = figures.panels(len(shown), panel=(2.5, 1.6))
     for panel, name in zip(axes, shown, strict=True):

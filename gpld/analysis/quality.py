@@ -1,4 +1,4 @@
-"""How good a world model's predictions are: open loop, by how far ahead it looks.
+"""How good a world model's predictions are: open loop, by how far ahead it predicts.
 
 From every moment of a trajectory the posterior's state is taken, and from there on the model only hears which
 actions were taken. What it expects after k steps is compared with what came:
@@ -55,7 +55,7 @@ def open_loop_errors(
 
     A prediction ends where its episode does: what comes after a reset could not be foreseen.
     """
-    config, world = rollouts.precise(config), model.world
+    config, world = rollouts.in_float32(config), model.world
     steps, streams = batch.reward.shape
     classes_key, dream_key = jax.random.split(key)
     with jax.default_matmul_precision("float32"):
@@ -65,7 +65,7 @@ def open_loop_errors(
         episode = jnp.cumsum(batch.is_first, axis=0)
 
         def after(x: Array, ahead: Array | int) -> Array:
-            """Of every start, what came so many steps after it."""
+            """The values `ahead` steps after every start."""
             return jax.lax.dynamic_slice_in_dim(x, ahead, starts).reshape(starts * streams, *x.shape[2:])
 
         def look(ahead: Array, h: Float[Array, "N D"], z: Float[Array, "N KC"]) -> Errors:
@@ -119,12 +119,12 @@ def table(rows: pandas.DataFrame, ahead: Sequence[int] = (1, 5, 10, 25)) -> pand
 
 def draw(rows: pandas.DataFrame) -> "Figure":
     """Errors by steps ahead: a row of panels for each task, a line for each method."""
-    from gpld.analysis import lines
+    from gpld.analysis import figures
 
     keys = ["task", "method", "seed", "run", "ahead"]
     long = last_checkpoints(rows).melt(keys, MEASURES, "measure", "error")
-    return lines.draw(
-        long, x="ahead", y="error", panel="measure", panels=MEASURES, xlabel="steps ahead", ylabel="error"
+    return figures.lines(
+        long, x="ahead", y="error", panel="measure", columns=MEASURES, xlabel="steps ahead", ylabel="error"
     )
 
 

@@ -1,6 +1,8 @@
-"""What trained agents live through, as batches that their world models can be measured on."""
+"""Rollouts of trained agents, as batches to measure their world models on."""
 
 import dataclasses
+import io
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,22 +33,22 @@ def roll_out(
     """Trajectories of `episodes` episodes played side by side by the agent's own policy, `[T, episodes]`.
 
     `steps` is T, in agent steps, and where an episode ends before it another begins; 0 for as long as the
-    longest first episode. The seed decides where they begin, and what is random in the actions. `task` is a
-    factory, as `train` takes it.
+    longest first episode, up to the run's `eval.limit`. The seed decides where they begin, and what is random
+    in the actions. `task` is a factory, as `train` takes it.
     """
     config, key = trained.config, jax.random.key(seed)
-    lived: list[Batch] = []
-    with evaluation.make(config, episodes, seed, task=task) as env:
+    steps_taken: list[Batch] = []
+    with evaluation.make_env(config, episodes, seed, task=task) as env:
         carry = agent.init_carry(config.agent, env.spaces, episodes)
         action, done = np.zeros((episodes, env.spaces.actions), np.float32), np.zeros(episodes, bool)
-        while len(lived) < steps if steps else not done.all():
+        while len(steps_taken) < (steps or config.eval.limit) and (steps or not done.all()):
             step = env.step(action)
             done |= step.is_last
-            lived.append(Batch(step.obs, action, *step[1:], start=None))
-            noise = jax.random.fold_in(key, len(lived))
+            steps_taken.append(Batch(step.obs, action, *step[1:], start=None))
+            noise = jax.random.fold_in(key, len(steps_taken))
             carry = _act(config.agent, trained.model, carry, step.obs, step.is_first, noise)
             action = np.asarray(carry.action)
-    return jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *lived)._replace(
+    return jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *steps_taken)._replace(
         start=_blank(config.agent, episodes)
     )
 
@@ -56,13 +58,13 @@ def _blank(config: AgentConfig, count: int) -> Latent:
     return Latent(jnp.zeros((count, sizes.deter)), jnp.zeros((count, sizes.stoch), jnp.uint8))
 
 
-def precise(config: AgentConfig) -> AgentConfig:
-    """The same agent in float32: bfloat16 cannot tell a thousandth of a step from none."""
+def in_float32(config: AgentConfig) -> AgentConfig:
+    """The same agent in float32: bfloat16 does not resolve a thousandth of a step."""
     return dataclasses.replace(config, compute="float32")
 
 
 Measure = Callable[[Trained, Batch], pandas.DataFrame]
-"""Rows of numbers about one agent, measured on what it lived through."""
+"""Rows of numbers about one agent, measured on its rollout."""
 
 
 def measure_run(folder: Path, measure: Measure, name: str, **options: Any) -> pandas.DataFrame:
@@ -81,11 +83,10 @@ def measure_all(
     seed: int = 0,
     task: Callable[[], Any] | None = None,
 ) -> dict[str, pandas.DataFrame]:
-    """Measure a run's newest checkpoint, that of `step`, or all models it has; keep the rows in its folder.
+    """Measure a run's newest checkpoint, that of `step`, or all its models; write the rows to its folder.
 
-    All measurements see the same trajectories. The rows say which run, task, method, seed, env steps and
-    updates they are about, and are kept in `NAME.csv`; those of checkpoints measured before and since
-    removed stay there.
+    All measurements use the same trajectories. The rows have columns for run, task, method, seed, env steps
+    and updates, and are in `NAME.csv`, with those of checkpoints that were measured before and removed.
     """
     found: dict[str, list[pandas.DataFrame]] = {name: [] for name in measures}
     for trained in _checkpoints(folder, all_checkpoints, step):
@@ -104,20 +105,19 @@ def measure_all(
                 rows.insert(0, column, value)
             found[name].append(rows)
     return {
-        name: _kept(path_of(folder, name), pandas.concat(rows, ignore_index=True))
+        name: _merge(path_of(folder, name), pandas.concat(rows, ignore_index=True))
         for name, rows in found.items()
     }
 
 
-def _kept(path: Path, rows: pandas.DataFrame) -> pandas.DataFrame:
-    """Keep rows with those of other checkpoints, in one move; all of them."""
-    if path.exists():
+def _merge(path: Path, rows: pandas.DataFrame) -> pandas.DataFrame:
+    """Write rows with those of other checkpoints, in one move; all of them."""
+    if os.path.lexists(path):
         before = _table(path)
         others = before.loc[~before["env_steps"].isin(rows["env_steps"])]
         rows = pandas.concat([others, rows], ignore_index=True)
         rows = rows.sort_values("env_steps", kind="stable", ignore_index=True)
-    with files.in_one_move(path) as unfinished:
-        rows.to_csv(unfinished, index=False)
+    files.write_sealed(path, rows.to_csv(index=False))
     return rows
 
 
@@ -154,19 +154,22 @@ def measured_steps(run: Path, name: str) -> set[int]:
 def read_run(run: Path, name: str) -> pandas.DataFrame:
     """The rows of a measurement that a run's folder keeps; empty if there are none."""
     path = path_of(run, name)
-    return _table(path) if path.exists() else pandas.DataFrame()
+    return _table(path) if os.path.lexists(path) else pandas.DataFrame()
 
 
 def read(folders: Sequence[Path], name: str) -> pandas.DataFrame:
-    """The rows that `measure_run` kept of all runs in some folders; empty if there are none."""
-    kept = [rows for run in runs_in(folders) if len(rows := read_run(run, name))]
-    return pandas.concat(kept, ignore_index=True) if kept else pandas.DataFrame()
+    """The rows that `measure_run` wrote for all runs in some folders; empty if there are none."""
+    found = [rows for run in runs_in(folders) if len(rows := read_run(run, name))]
+    return pandas.concat(found, ignore_index=True) if found else pandas.DataFrame()
 
 
 def _table(path: Path) -> pandas.DataFrame:
     """The rows in a file."""
-    with files.open_to_read(path) as file:
-        try:
-            return pandas.read_csv(file)
-        except (ValueError, UnicodeDecodeError) as error:
-            raise DamagedFile(f"{path}: not a table of measurements ({error}); move it away") from error
+    try:
+        rows = pandas.read_csv(io.StringIO(files.read_sealed(path)))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DamagedFile(f"{path}: not a table of measurements ({error}); move it away") from error
+    columns = ("run", *results.KEY, *results.TABLES.get(path.stem, ("env_steps",)))
+    if missing := [name for name in columns if name not in rows]:
+        raise DamagedFile(f"{path}: the column {missing[0]} is missing; move it away")
+    return rows

@@ -108,7 +108,7 @@ def sensitivities(
     As in training, that is 1/K sum_i || J_i ||_F^2 by [h, e] for the posterior and by h for the prior. A pure
     function of its arguments: training may call it as well.
     """
-    config = rollouts.precise(config)
+    config = rollouts.in_float32(config)
     penalised = dataclasses.replace(
         config.penalty, posterior=1.0, prior=1.0, rho=1.0, estimator="exact", rows=0, random_rows=False
     )
@@ -209,11 +209,11 @@ def draw(rows: pandas.DataFrame, maps: Sequence[str] = ("posterior", "prior")) -
 
     Lines are means over runs with one standard deviation shaded; a single checkpoint is a point.
     """
-    from gpld.analysis import lines
+    from gpld.analysis import figures
 
     found = averages(rows.loc[rows["map"].isin(maps)])
-    return lines.draw(
-        found, x="env_steps", y="kl", panel="map", panels=maps, xlabel="env steps", ylabel="KL / step (nats)"
+    return figures.lines(
+        found, x="env_steps", y="kl", panel="map", columns=maps, xlabel="env steps", ylabel="KL / step (nats)"
     )
 
 

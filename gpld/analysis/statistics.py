@@ -50,7 +50,7 @@ def iqm(scores: Scores) -> Values:
 
 
 def optimality_gap(scores: Scores, target: float = 1.0) -> Values:
-    """How far runs stay below `target` on average; more than `target` earns nothing."""
+    """How far runs stay below `target` on average; scores above `target` count as `target`."""
     return target - np.nanmean(np.minimum(scores, target), axis=(-2, -1))
 
 

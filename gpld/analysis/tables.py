@@ -11,22 +11,22 @@ FORMATS: dict[Format, str] = {"terminal": "txt", "markdown": "md", "latex": "tex
 """Formats, and how the names of their files end."""
 
 NOTHING = "-"
-"""What stands where a number is missing."""
+"""The cell of a missing number."""
 
 _TEX = {"\\": r"\textbackslash{}", "_": r"\_", "%": r"\%", "&": r"\&", "#": r"\#", "\u00b1": r"$\pm$"}
 
 
 @dataclass(frozen=True)
 class Table:
-    """What is shown, and where it comes from."""
+    """A table with a title and notes."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     notes: tuple[str, ...] = ()
-    """What a reader must know, the data and the command among it."""
+    """Notes for readers, with the data and the command."""
     totals: int = 0
-    """How many of the last rows are about all others, and set apart."""
+    """How many of the last rows are totals."""
 
 
 def render(table: Table, form: Format) -> str:

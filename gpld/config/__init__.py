@@ -1,5 +1,7 @@
 """Every option of an agent and a run: typed and frozen, with presets, validation and files."""
 
+from gpld.config._arguments import OTHER_NAMES as OTHER_NAMES
+from gpld.config._arguments import normalize as normalize
 from gpld.config._files import diff as diff
 from gpld.config._files import load as load
 from gpld.config._files import save as save
@@ -23,4 +25,5 @@ from gpld.config._tree import flat as flat
 from gpld.config._tree import override as override
 from gpld.config._tree import suggestion as suggestion
 from gpld.config._validation import check_numbers as check_numbers
+from gpld.config._validation import learns_nothing as learns_nothing
 from gpld.config._validation import validate as validate

@@ -1,7 +1,6 @@
 """The resolved configuration of a run as a JSON file, and what differs between two of them."""
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,26 +8,43 @@ from gpld import files
 from gpld.config._options import Config
 from gpld.config._tree import ConfigError, flat, override
 
+REMOVED = {("agent", "behavior", "gradient"): "reinforce"}
+"""Options of earlier versions, and the value that is now the only one."""
+
 
 def save(config: Config, path: Path | str) -> None:
     """Write every option to a JSON file, in one move: a reader never sees half of it."""
-    files.write_text(Path(path), json.dumps(dataclasses.asdict(config), indent=2) + "\n")
+    files.write_json(Path(path), dataclasses.asdict(config))
 
 
 def load(path: Path | str) -> Config:
-    """Read a file written by `save`. Options it lacks take their defaults; unknown ones are errors."""
+    """Read a file written by `save`, also by an earlier version.
+
+    Options it lacks take their defaults; unknown ones are errors.
+    """
     try:
-        options = json.loads(files.read_text(Path(path)))
+        options = files.read_json(Path(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: not a JSON file ({error})") from error
+        raise ConfigError(f"{path}: not a file of options ({error})") from error
     if not isinstance(options, dict) or "task" not in options:
         raise ConfigError(f"{path}: not a configuration (it has no task)")
     try:
+        _drop_removed(options)
         return override(Config(task=""), options)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def _drop_removed(options: dict[str, Any]) -> None:
+    """Leave out options that no longer exist; a value that is no longer possible is an error."""
+    for path, value in REMOVED.items():
+        group = options
+        for name in path[:-1]:
+            group = group.get(name, {}) if isinstance(group, dict) else {}
+        if isinstance(group, dict) and group.pop(path[-1], value) != value:
+            raise ConfigError(f"{'.'.join(path)}: this version has only {value!r}")
 
 
 def diff(a: Config, b: Config) -> dict[str, tuple[Any, Any]]:

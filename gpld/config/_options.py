@@ -75,8 +75,6 @@ class BehaviorConfig:
     """Let the continue head predict the discount too, instead of multiplying by it."""
     trace: float = 0.95
     """Lambda of the lambda-returns."""
-    gradient: Literal["reinforce", "dynamics"] = "reinforce"
-    """How a policy learns: from likelier actions, or, if they are continuous, by gradients through dreams."""
     entropy: float = 3e-4
     """Weight of the policy's entropy."""
     min_std: float = 0.1
@@ -142,7 +140,7 @@ class PenaltyConfig:
     rows: int = 0
     """Rows (categorical variables) penalised; 0 for all K."""
     random_rows: bool = False
-    """Draw those rows anew each update instead of taking the first ones."""
+    """Draw those rows at random for each update instead of taking the first ones."""
     scaling: Literal["sampled", "all"] = "sampled"
     """Average over the sampled states (Algorithm 1), or over all with zeros elsewhere (the authors' code)."""
     schedule: Literal["sqrt", "none", "linear", "exponential", "cosine", "step", "custom"] = "sqrt"
@@ -177,7 +175,7 @@ class AgentConfig:
     unroll: int = 1
     """Most steps of a recurrent scan compiled into one loop body: faster on GPUs, slower to compile."""
     kernels: Literal["auto", "fused", "plain"] = "auto"
-    """The recurrent step in GPU kernels of ours (fused), in XLA's (plain), or what is faster here (auto)."""
+    """Fused GPU kernels (fused), plain JAX (plain), or what is faster on this device (auto)."""
 
 
 @dataclass(frozen=True)
@@ -204,10 +202,10 @@ class EnvConfig:
 
 @dataclass(frozen=True)
 class ReplayConfig:
-    """What is remembered, and how much of it is trained on."""
+    """The replay buffer, and how much of it is trained on."""
 
     capacity: int = 5_000_000
-    """Most agent steps kept; the oldest are overwritten."""
+    """The most agent steps stored; the oldest are overwritten."""
     batch: int = 16
     """B: sequences in a batch."""
     length: int = 64
@@ -219,7 +217,7 @@ class ReplayConfig:
     online: bool = True
     """Train on every new sequence once, soon after it was seen, before uniform samples."""
     storage: Literal["auto", "device", "host"] = "auto"
-    """Where the steps are kept; auto prefers the device and falls back to host memory."""
+    """Where the steps are stored; auto prefers the device and falls back to host memory."""
 
 
 @dataclass(frozen=True)
@@ -236,14 +234,14 @@ class EvalConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """What a run can be resumed from."""
+    """Checkpoints, which a run is resumed from."""
 
     minutes: float = 10.0
     """Minutes between checkpoints."""
     keep: int = 2
     """Most recent checkpoints kept."""
     milestones: int = 0
-    """Agent steps between models that are kept for good, in milestones/ (12m: 39 MB each); 0 for none."""
+    """Agent steps between models that are never removed, in milestones/ (12m: 39 MB each); 0 for none."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +275,7 @@ class Config:
     env_steps: int = 1_000_000
     """Env steps to train for (agent steps times the action repeat)."""
     init_from: str = ""
-    """Folder of a trained run, parts of which this one begins with, or FOLDER@STEP for a step it has kept."""
+    """Folder of a trained run that this one takes parts of, or FOLDER@STEP for one of its saved steps."""
     init: str = ""
     """Those parts, by name or pattern: encoder,dynamics.p*; empty for encoder,decoder. The rest is fresh."""
     max_skipped: int = 20

@@ -48,17 +48,6 @@ PRESETS: Mapping[str, Preset] = {
     "gpu": Preset("bfloat16 arithmetic, unrolled scans", {"agent": {"compute": "bfloat16", "unroll": 8}}),
     "quadruped": Preset("the paper's quadruped tasks: 4M env steps", {"env_steps": 4_000_000}),
     "pixels": Preset("the suite from 64x64 images", {"env": {"pixels": True}}),
-    "published": Preset(
-        "near DreamerV3's published curves: 4 environments, actions not repeated",
-        {
-            "env": {"count": 4, "action_repeat": 1},
-            "agent": {
-                "loss": {"dyn": 0.5},
-                "behavior": {"horizon": 15, "replay_value": 0.0, "gradient": "dynamics"},
-                "optimizer": {"learning_rate": 1e-4, "behavior_rate": 0.3},
-            },
-        },
-    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""What every option may be. Checked before anything is allocated."""
+"""The allowed values of every option, checked before anything is allocated."""
 
 import re
 from dataclasses import dataclass
@@ -12,12 +12,12 @@ COUNTER = 2**31 - 1
 """Steps and updates are counted in 32 bits."""
 
 TINY, HUGE, CLOSE = 1e-37, 3e38, 1e-7
-"""The least and the most that float32 holds, and what it can tell from 1: in round numbers."""
+"""Round numbers for the smallest and largest float32, and its resolution near 1."""
 
 
 @dataclass(frozen=True)
 class Range:
-    """Allowed values of a number: from `low` to `high`, the ends included unless said."""
+    """Allowed values of a number: from `low` to `high`, the ends included by default."""
 
     low: int | float
     high: int | float
@@ -162,6 +162,15 @@ def check_numbers(options: object, *names: str) -> None:
     for name in names:
         if (value := getattr(options, name)) not in COMMAND_RANGES[name]:
             raise _refuse(name, value, str(COMMAND_RANGES[name]))
+
+
+def learns_nothing(config: Config) -> str:
+    """Why a run ends before its first update, or nothing if it does not."""
+    if config.updates_at(config.agent_steps):
+        return ""
+    at = f"{config.env_steps:,} env steps are {config.agent_steps:,} agent steps"
+    least = f"replay.min_steps is {config.replay.min_steps:,}"
+    return f"no update will be made: {at}, and {least}, and a sequence of each environment is needed"
 
 
 def validate(config: Config | AgentConfig) -> None:

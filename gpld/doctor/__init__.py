@@ -1,4 +1,4 @@
-"""What this machine can do, and what to do about what it cannot."""
+"""Checks of this machine, with remedies."""
 
 from gpld.doctor._examine import Finding as Finding
 from gpld.doctor._examine import examine as examine

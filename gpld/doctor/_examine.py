@@ -1,4 +1,4 @@
-"""The examination: a list of findings, each with what to do where something is wrong."""
+"""The checks of `gpld doctor`: a list of findings, each with a remedy where something is wrong."""
 
 import json
 import os
@@ -30,27 +30,29 @@ PINS = {"mujoco": "3.6.0", "dm_control": "1.0.38"}
 """Versions that are known to work only together."""
 
 GL_BACKENDS = ("egl", "osmesa", "glfw")
-"""What MuJoCo can draw with, by preference on a machine without a screen."""
+"""MuJoCo's renderers, by preference on a machine without a screen."""
 
 PROBE_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     subject: str
     detail: str
     remedy: str = ""
-    """What to do about it; empty if all is well."""
+    """The remedy; empty if all is well."""
     stops_training: bool = False
-    """Whether an agent cannot be trained from states until this is mended."""
+    """Whether an agent cannot be trained from states until this is fixed."""
 
 
 def examine() -> list[Finding]:
-    """Look at versions, devices, memory, environments, rendering and caches. Takes some seconds."""
+    """Check versions, devices, memory, environments, rendering and caches. Takes some seconds."""
     probes = {"device": {}, "dm_control": {"MUJOCO_GL": "disable"}, "envpool": {}}
-    probes |= {f"gl {backend}": {"MUJOCO_GL": backend} for backend in GL_BACKENDS}
+    chosen = _chosen_backend()
+    backends = list(dict.fromkeys([*GL_BACKENDS, *([chosen] if chosen else [])]))
+    probes |= {f"gl {backend}": {"MUJOCO_GL": backend} for backend in backends}
     with ThreadPoolExecutor(max_workers=max(1, cores())) as pool:
         results = dict(zip(probes, pool.map(_probe, probes, probes.values()), strict=True))
     return [
@@ -59,7 +61,7 @@ def examine() -> list[Finding]:
         _cpu(),
         _device(results["device"]),
         *_engines(results["envpool"], results["dm_control"]),
-        *_rendering({backend: results[f"gl {backend}"] for backend in GL_BACKENDS}),
+        *_rendering({backend: results[f"gl {backend}"] for backend in backends}),
         _cache(compilation_cache()),
     ]
 
@@ -76,14 +78,14 @@ def report(findings: Iterable[Finding]) -> str:
 
 
 @dataclass(frozen=True)
-class _Result:
-    """What a probe said, or the last line of why it failed."""
+class _ProbeResult:
+    """The output of a probe, or the last line of its error."""
 
     ok: bool
     text: str
 
 
-def _probe(name: str, environment: dict[str, str]) -> _Result:
+def _probe(name: str, environment: dict[str, str]) -> _ProbeResult:
     """Run one function of `_probes`; `name` may carry a word after it that only distinguishes."""
     command = [sys.executable, "-W", "ignore", "-m", "gpld.doctor._probes", name.split()[0]]
     # Beside a training run: do not take the whole device.
@@ -93,9 +95,9 @@ def _probe(name: str, environment: dict[str, str]) -> _Result:
             command, env=environment, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired:
-        return _Result(False, f"no answer in {PROBE_SECONDS:.0f} s")
+        return _ProbeResult(False, f"no answer in {PROBE_SECONDS:.0f} s")
     lines = (done.stdout if done.returncode == 0 else done.stderr).strip().splitlines()
-    return _Result(done.returncode == 0, lines[-1] if lines else f"ended with status {done.returncode}")
+    return _ProbeResult(done.returncode == 0, lines[-1] if lines else f"ended with status {done.returncode}")
 
 
 def _python() -> Finding:
@@ -121,7 +123,7 @@ def _cpu() -> Finding:
     return Finding("host", f"{cores()} cores, {_gib(total)} of memory, {_gib(free)} free")
 
 
-def _device(result: _Result) -> Finding:
+def _device(result: _ProbeResult) -> Finding:
     if not result.ok:
         remedy = (
             "JAX cannot use this machine's device: reinstall it, or set JAX_PLATFORMS=cpu to train on the CPU"
@@ -136,7 +138,7 @@ def _device(result: _Result) -> Finding:
     return Finding("device", detail)
 
 
-def _engines(envpool: _Result, dm_control: _Result) -> Iterator[Finding]:
+def _engines(envpool: _ProbeResult, dm_control: _ProbeResult) -> Iterator[Finding]:
     """One engine is enough to train from states."""
     stops = not envpool.ok and not dm_control.ok
     pair = " ".join(f"{package}=={pin}" for package, pin in PINS.items())
@@ -150,15 +152,24 @@ def _engines(envpool: _Result, dm_control: _Result) -> Iterator[Finding]:
         )
 
 
-def _rendering(results: dict[str, _Result]) -> Iterator[Finding]:
-    """One backend is enough to render, and none is needed to train from states."""
-    works = [backend for backend, result in results.items() if result.ok]
-    asked = os.environ.get("MUJOCO_GL", "").lower()
-    if asked in results and asked not in works:
+def _chosen_backend() -> str:
+    """The value of MUJOCO_GL, which may be no backend."""
+    return os.environ.get("MUJOCO_GL", "").strip().lower()
+
+
+def _rendering(results: dict[str, _ProbeResult]) -> Iterator[Finding]:
+    """One backend is enough to render, and none is needed to train from states.
+
+    `results` are of all backends, and of the one that MUJOCO_GL names.
+    """
+    works, chosen = [backend for backend, result in results.items() if result.ok], _chosen_backend()
+    if chosen in results and chosen not in works:
         remedy = f"unset MUJOCO_GL{f', or set it to {works[0]}' if works else ''}"
-        yield Finding("rendering", f"MUJOCO_GL={asked} fails: {results[asked].text}", remedy)
+        yield Finding(
+            "rendering", f"MUJOCO_GL={chosen} is set but does not draw: {results[chosen].text}", remedy
+        )
     if works:
-        unused = [f"{backend} fails" for backend in results if backend not in works]
+        unused = [f"{backend} fails" for backend in results if backend not in (*works, chosen)]
         detail = f"{', '.join(works)} works" + (f" ({', '.join(unused)})" if unused else "")
         yield Finding("rendering", f"{detail}; MUJOCO_GL={works[0]}")
         return
@@ -170,7 +181,7 @@ def _rendering(results: dict[str, _Result]) -> Iterator[Finding]:
 def _cache(folder: Path) -> Finding:
     existing = next(f for f in (folder, *folder.parents) if f.exists())
     if not os.access(existing, os.W_OK):
-        remedy = "every start compiles anew: make it writable or set JAX_COMPILATION_CACHE_DIR"
+        remedy = "every start compiles again: make it writable or set JAX_COMPILATION_CACHE_DIR"
         return Finding("compilation cache", f"{folder} cannot be written", remedy)
     size = sum(f.stat().st_size for f in folder.glob("**/*") if f.is_file())
     return Finding("compilation cache", f"{folder} ({size / 2**20:.0f} MiB)")

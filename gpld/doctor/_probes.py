@@ -40,7 +40,7 @@ def dm_control() -> str:
     env.reset()
     reward = env.step([0.0]).reward
     if not 0 <= reward <= 1:
-        raise ArithmeticError(f"cartpole-swingup paid {reward}, which is not in [0, 1]")
+        raise ArithmeticError(f"cartpole-swingup gave the reward {reward}, which is not in [0, 1]")
     return "runs cartpole-swingup"
 
 
@@ -53,7 +53,7 @@ def envpool() -> str:
     env.reset()
     reward = env.step(np.zeros((1, 1)))[1]
     if not 0 <= float(reward[0]) <= 1:
-        raise ArithmeticError(f"cartpole-swingup paid {reward}, which is not in [0, 1]")
+        raise ArithmeticError(f"cartpole-swingup gave the reward {reward}, which is not in [0, 1]")
     return "runs cartpole-swingup"
 
 

@@ -14,7 +14,9 @@ from gpld.envs._dm_control import pixel_spaces as pixel_spaces
 from gpld.envs._dm_control import renderers as renderers
 from gpld.envs._dm_control import suite_tasks as suite_tasks
 from gpld.envs._fleet import Fleet as Fleet
-from gpld.envs._gymnasium import Finding as Finding
+from gpld.envs._gymnasium import Issue as Issue
+from gpld.envs._imports import announce as announce
+from gpld.envs._imports import opening as opening
 from gpld.envs._make import choose as choose
 from gpld.envs._make import make as make
 from gpld.envs._poses import Poses as Poses

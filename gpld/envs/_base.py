@@ -1,4 +1,4 @@
-"""What every vector environment is: a fixed number of streams, stepped together in the background."""
+"""The interface of vector environments: a fixed number of streams, stepped together in the background."""
 
 import contextlib
 import logging
@@ -51,8 +51,8 @@ class EnvironmentFailure(RuntimeError):  # noqa: N818
     """An environment that cannot be used, or that broke more often than it may."""
 
 
-class NoDrawing(EnvironmentFailure):
-    """Images that cannot be drawn here, whichever environment draws them."""
+class RenderingError(EnvironmentFailure):
+    """Images cannot be rendered on this machine."""
 
 
 def stream_seed(
@@ -143,7 +143,7 @@ class VectorEnv(ABC):
         return self.recv()
 
     def close(self) -> None:
-        """Let go of the engine. A step under way is finished first."""
+        """Close the engine. A running step is finished first."""
         if self._sent is not None:
             with contextlib.suppress(Exception):
                 self.recv()
@@ -153,7 +153,7 @@ class VectorEnv(ABC):
 
     @abstractmethod
     def _free(self) -> None:
-        """Let go of the engine, in the first worker, to which drawing contexts belong."""
+        """Close the engine, in the first worker, which owns its renderer."""
 
     @abstractmethod
     def _begin(self, action: np.ndarray) -> Any:
@@ -169,7 +169,7 @@ class VectorEnv(ABC):
 
     @abstractmethod
     def save(self) -> bytes:
-        """All that `restore` needs to go on from here, bit for bit, in another process."""
+        """The state for `restore`, to continue bit for bit in another process."""
 
     @abstractmethod
     def restore(self, state: bytes) -> list[int]:

@@ -54,7 +54,7 @@ class Task(NamedTuple):
     group: Literal["proprio", "quadruped", "extra"]
     spaces: Spaces
     backends: tuple[Backend, ...]
-    """Those that run on this machine, the default first."""
+    """Backends that run on this machine, the default first."""
 
 
 def has_envpool() -> bool:

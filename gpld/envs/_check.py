@@ -1,4 +1,4 @@
-"""Tells the author of an environment, in plain words, what is wrong with it."""
+"""The checker of Gymnasium environments: explains to their authors what is wrong."""
 
 import contextlib
 from typing import Any
@@ -9,17 +9,17 @@ from gymnasium.spaces import Box
 
 from gpld.envs._gymnasium import (
     Factory,
-    Finding,
+    Issue,
     action_reader,
     action_width,
     flat_observation,
     observation_boxes,
     registered,
-    space_findings,
+    space_issues,
 )
 
 
-def check(env: str | gymnasium.Env | Factory, *, steps: int = 300, seed: int = 0) -> list[Finding]:
+def check(env: str | gymnasium.Env | Factory, *, steps: int = 300, seed: int = 0) -> list[Issue]:
     """Try a Gymnasium environment and list what is wrong with it.
 
     Steps it twice from the same seed with the same random actions, extreme ones among them. Takes a name
@@ -31,16 +31,16 @@ def check(env: str | gymnasium.Env | Factory, *, steps: int = 300, seed: int = 0
     try:
         made = factory()
     except Exception as error:
-        return [Finding("error", "reset", f"the environment cannot be made: {_said(error)}")]
+        return [Issue("error", "reset", f"the environment cannot be made: {_message(error)}")]
     if not isinstance(made, gymnasium.Env):
-        return [Finding("error", "reset", f"the factory returned {made!r}, which is not a gymnasium.Env")]
+        return [Issue("error", "reset", f"the factory returned {made!r}, which is not a gymnasium.Env")]
     try:
         return _Check(made, steps, seed).run()
     finally:
         made.close()
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -53,21 +53,21 @@ class _Check:
         self.env = env
         self.steps = steps
         self.seed = seed
-        self.findings: dict[tuple[str, str], Finding] = {}  # by key and kind: the first value says enough
+        self.issues: dict[tuple[str, str], Issue] = {}  # by key and kind: the first value says enough
 
-    def run(self) -> list[Finding]:
-        if found := space_findings(self.env):
+    def run(self) -> list[Issue]:
+        if found := space_issues(self.env):
             return found
         with contextlib.suppress(_Stop):
             self.compare(self.rollout(watch=True), self.rollout(watch=False))
             self.starts()
-        return list(self.findings.values())
+        return list(self.issues.values())
 
     def error(self, key: str, kind: str, problem: str) -> None:
-        self.findings.setdefault((key, kind), Finding("error", key, problem))
+        self.issues.setdefault((key, kind), Issue("error", key, problem))
 
     def warning(self, key: str, kind: str, problem: str) -> None:
-        self.findings.setdefault((key, kind), Finding("warning", key, problem))
+        self.issues.setdefault((key, kind), Issue("warning", key, problem))
 
     def stop(self, key: str, problem: str) -> _Stop:
         self.error(key, "stop", problem)
@@ -77,7 +77,7 @@ class _Check:
         try:
             result = self.env.reset(seed=seed)
         except Exception as error:
-            raise self.stop("reset", f"reset(seed={seed}) raised {_said(error)}") from error
+            raise self.stop("reset", f"reset(seed={seed}) raised {_message(error)}") from error
         if not (isinstance(result, tuple) and len(result) == 2):
             raise self.stop("reset", f"reset() must return (observation, info), not {_kind(result)}")
         return flat_observation(result[0])
@@ -86,14 +86,16 @@ class _Check:
         try:
             result = self.env.step(action)
         except Exception as error:
-            raise self.stop("step", f"step({np.asarray(action).tolist()}) raised {_said(error)}") from error
+            raise self.stop(
+                "step", f"step({np.asarray(action).tolist()}) raised {_message(error)}"
+            ) from error
         if not (isinstance(result, tuple) and len(result) == 5):
             expected = "(observation, reward, terminated, truncated, info)"
             raise self.stop("step", f"step() must return {expected}, not {_kind(result)}")
         return flat_observation(result[0]), *result[1:4]
 
     def rollout(self, *, watch: bool) -> list[tuple[dict[str, np.ndarray], Any]]:
-        """Observations and rewards under random actions; `watch` looks at each of them."""
+        """Observations and rewards under random actions; `watch` is called with each of them."""
         rng = np.random.default_rng(self.seed)
         space = self.env.action_space
         read, width = action_reader(space), action_width(space)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpld.config import ConfigError
-from gpld.envs._base import ActionScale, NoDrawing
+from gpld.envs._base import ActionScale, RenderingError
 from gpld.envs._catalog import unknown
 from gpld.envs._stream import Observation, Stream
 from gpld.machine import GL_PACKAGES
@@ -26,52 +26,59 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY")
 _PROBE = "from dm_control import suite; suite.load('cartpole', 'balance').physics.render(8, 8)"
 
 
-def choose_renderer(drawing: bool) -> str | None:
-    """Settle MUJOCO_GL before the first import of dm_control, which without a display would try a window.
+def choose_renderer(render: bool) -> str | None:
+    """Set MUJOCO_GL before the first import of dm_control, which without a display would try a window.
 
-    A choice of the user's stands. If nothing will be drawn, drawing is off; else the first of EGL and OSMesa
-    that works. Returns MUJOCO_GL, or None where a display makes it needless.
+    The user's choice is kept. Without `render` it is off; else the first of EGL and OSMesa that works.
+    Returns MUJOCO_GL, or None where a display makes it needless.
     """
     headless = sys.platform == "linux" and not any(os.environ.get(name) for name in _DISPLAYS)
     if headless and "MUJOCO_GL" not in os.environ:
-        os.environ["MUJOCO_GL"] = next(renderers(), "off") if drawing else "off"
+        os.environ["MUJOCO_GL"] = next(renderers(), "off") if render else "off"
     return os.environ.get("MUJOCO_GL")
 
 
-def no_drawing(error: Exception) -> str:
-    """What a renderer's error means, in words."""
-    asked = os.environ.get("MUJOCO_GL", "")
-    return (
-        f"MUJOCO_GL={asked} does not draw here ({type(error).__name__}: {error}). Unset it to use what "
-        f"does, which `gpld doctor` names; Debian: `apt install {GL_PACKAGES}`"
-    )
+def rendering_message(error: Exception) -> str:
+    """The user's message for a renderer's error, with one that works if there is one."""
+    backend = os.environ.get("MUJOCO_GL", "")
+    reason = f"{type(error).__name__}: {error}".rstrip(".")
+    works = next(renderers(), None)
+    if works is None:
+        remedy = f"neither EGL nor OSMesa draws here. Debian: `apt install {GL_PACKAGES}`"
+    elif works == backend.strip().lower():
+        remedy = "it does draw in a process of its own: is there memory left on the device?"
+    else:
+        remedy = f"unset it, {works.upper()} works"
+    return f"MUJOCO_GL={backend} is set but does not draw here ({reason}); {remedy}"
 
 
 def pixel_spaces(actions: int) -> Spaces:
-    """What a task of the suite offers to agents that see it."""
+    """The spaces of a task of the suite from images."""
     return Spaces.of({"image": (PIXELS, PIXELS, 3)}, actions, images=["image"])
 
 
 def renderers() -> Iterator[str]:
-    """Values of MUJOCO_GL with which images are drawn here without a display, the best first."""
-    return (name for name in ("egl", "osmesa") if _draws(name))
+    """Values of MUJOCO_GL that render here without a display, the best first."""
+    return (name for name in ("egl", "osmesa") if _can_render(name))
 
 
-def _draws(renderer: str) -> bool:
-    environment = os.environ | {"MUJOCO_GL": renderer}
+def _can_render(renderer: str) -> bool:
+    # dm_control sets PYOPENGL_PLATFORM to what it was imported with, which may be another renderer.
+    others = {name: value for name, value in os.environ.items() if name != "PYOPENGL_PLATFORM"}
+    environment = others | {"MUJOCO_GL": renderer}
     return (
         subprocess.run([sys.executable, "-c", _PROBE], env=environment, capture_output=True).returncode == 0
     )
 
 
-def draws(task: str) -> bool:
-    """Whether a task asks for a drawing context even from states: one does, to upload its terrain."""
+def needs_renderer(task: str) -> bool:
+    """Whether a task needs a renderer even from states: one does, to upload its terrain."""
     return task == "quadruped-escape"
 
 
 def suite_tasks() -> tuple[str, ...]:
     """Every `domain-task` of the suite."""
-    choose_renderer(drawing=False)
+    choose_renderer(render=False)
     from dm_control import suite
 
     return tuple(f"{domain}-{task}" for domain, task in suite.ALL_TASKS)
@@ -81,7 +88,7 @@ class DMControlStream(Stream):
     """A task of the suite from states, seeded."""
 
     def __init__(self, task: str, seed: int, *, render: bool = False):
-        choose_renderer(drawing=render or draws(task))
+        choose_renderer(render=render or needs_renderer(task))
         from dm_control import suite
 
         if task not in suite_tasks():
@@ -120,7 +127,7 @@ class DMControlStream(Stream):
         return physics, changed, dict(env.task.__dict__), env._step_count, env._reset_next_step
 
     def restore(self, state: Any) -> bool:
-        """Take up a saved state; what follows from positions and velocities is computed again."""
+        """Restore a saved state; what follows from positions and velocities is computed again."""
         physics, changed, task, self._env._step_count, self._env._reset_next_step = state
         if any(array.shape != self._compiled[name].shape for name, array in changed.items()):
             return False
@@ -138,10 +145,10 @@ class DMControlStream(Stream):
         try:
             return self._env.physics.render(height, width, camera_id=0)
         except Exception as error:
-            raise NoDrawing(no_drawing(error)) from error
+            raise RenderingError(rendering_message(error)) from error
 
     def close(self) -> None:
-        """Free the physics and what it draws with."""
+        """Free the physics and its renderer."""
         self._env.physics.free()  # the suite's own `close` does nothing
 
     def _engine(self) -> tuple[Any, Any, Any]:
@@ -165,7 +172,7 @@ class DMControlPixels(DMControlStream):
     """A task of the suite seen as images: one of each agent step, drawn after the last of its repeats."""
 
     def __init__(self, task: str, seed: int, *, action_repeat: int):
-        if choose_renderer(drawing=True) == "off":
+        if choose_renderer(render=True) == "off":
             raise ConfigError(
                 "env.pixels: neither EGL nor OSMesa draws here, or MUJOCO_GL is off; "
                 f"Debian: `apt install {GL_PACKAGES}`"
@@ -179,7 +186,7 @@ class DMControlPixels(DMControlStream):
     def reset(self) -> Observation:
         """Begin an episode."""
         super().reset()
-        return self._look()
+        return self._render_image()
 
     def frame(self, action: np.ndarray) -> tuple[Observation, float, bool, bool]:
         """One agent step, its rewards summed, up to the episode's end."""
@@ -189,10 +196,10 @@ class DMControlPixels(DMControlStream):
             total += reward
             if terminated or truncated:
                 break
-        return self._look(), total, terminated, truncated
+        return self._render_image(), total, terminated, truncated
 
-    def _look(self) -> Observation:
+    def _render_image(self) -> Observation:
         try:
             return {"image": self._env.physics.render(PIXELS, PIXELS, camera_id=self._camera)}
         except Exception as error:  # of whatever kind: EGL, OSMesa and PyOpenGL have many
-            raise NoDrawing(no_drawing(error)) from error
+            raise RenderingError(rendering_message(error)) from error

@@ -56,8 +56,8 @@ class EnvPoolEnv(VectorEnv):
         self._pending[slice(None) if streams is None else list(streams)] = True
 
     def save(self) -> bytes:
-        """Episodes begun, and the actions of those under way."""
-        lengths = np.where(self._pending, 0, self._elapsed)  # nobody will ask for an ended episode
+        """The number of episodes, and the actions of the current ones."""
+        lengths = np.where(self._pending, 0, self._elapsed)  # an ended episode is not restored
         actions = [self._actions[i, :n] for i, n in enumerate(lengths)]
         state = {"pending": self._pending, "episodes": self._episodes, "actions": actions, "last": self._last}
         return _states.dumps(state)
@@ -68,7 +68,7 @@ class EnvPoolEnv(VectorEnv):
             found = _states.loads(state)
             pending, episodes = found["pending"], found["episodes"]
             actions, last = found["actions"], found["last"]
-        except (_states.Unreadable, KeyError, TypeError) as reason:
+        except (_states.UnreadableState, KeyError, TypeError) as reason:
             return self._begin_all(reason)
         if len(pending) != self.count:
             raise ValueError(f"the saved state has {len(pending)} streams, this environment {self.count}")

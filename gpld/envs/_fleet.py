@@ -49,7 +49,7 @@ class Fleet:
         return np.array([len(env.faults) for env in self.runs], np.int64)
 
     def save(self) -> list[bytes]:
-        """What each run's environment needs to go on from here."""
+        """The state of each run's environment, for `restore`."""
         return [env.save() for env in self.runs]
 
     def restore(self, states: Sequence[bytes]) -> list[list[int]]:

@@ -1,8 +1,8 @@
-"""Gymnasium: anybody's environments, from its registry or from a factory."""
+"""Gymnasium environments, from its registry or from a factory."""
 
-import importlib
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
@@ -10,25 +10,28 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, Space
 
 from gpld.config import ConfigError
-from gpld.envs._base import ActionScale
+from gpld.envs._base import ActionScale, RenderingError
+from gpld.envs._imports import import_for
 from gpld.envs._stream import Observation, Stream
+from gpld.tasks import GYM_PREFIX
 from gpld.types import Spaces
 
 Factory = Callable[[], gymnasium.Env]
 
 IMAGE_SIDES = 16
 """Images are halved four times."""
+NOT_RENDERED = "this environment does not render"
 
 
-class Finding(NamedTuple):
-    """Something that is wrong with an environment."""
+class Issue(NamedTuple):
+    """A problem of an environment."""
 
     level: Literal["error", "warning"]
-    """An error cannot be trained with; a warning may be meant so."""
+    """An error prevents training; a warning may be intended."""
     key: str
     """Where: an observation's key, "action", "reward", "reset", "step", "seed" or "episode"."""
     problem: str
-    """What, with the offending value."""
+    """The problem, with the offending value."""
 
     def __str__(self) -> str:
         return f"{self.level} in {self.key}: {self.problem}"
@@ -38,13 +41,22 @@ def registered(name: str, *, render: bool = False) -> Factory:
     """Factory of an environment in Gymnasium's registry; of `module:Name-v0` once the module is imported."""
     module, _, own_name = name.rpartition(":")
     try:
-        if module:
-            importlib.import_module(module)
+        import_for(f"{GYM_PREFIX}{name}")
         gymnasium.spec(own_name)
     except (ImportError, gymnasium.error.Error) as error:
-        raise ConfigError(f"task 'gym:{name}' is not known: {error}") from None
-    mode = {"render_mode": "rgb_array"} if render else {}  # which not every environment knows
-    return lambda: gymnasium.make(own_name, **mode, disable_env_checker=True)
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
+        hint = f"; is the folder of {module} in PYTHONPATH?" if missing else ""
+        raise ConfigError(f"task 'gym:{name}' is not known: {error}{hint}") from None
+    make = partial(gymnasium.make, own_name, disable_env_checker=True)
+    return partial(_make_rendering, make) if render else make
+
+
+def _make_rendering(make: Callable[..., gymnasium.Env]) -> gymnasium.Env:
+    """An environment that renders, which not every one does."""
+    try:
+        return make(render_mode="rgb_array")
+    except TypeError as error:  # it has no such argument
+        raise RenderingError(f"{NOT_RENDERED} ({error})") from error
 
 
 def observation_boxes(space: Space) -> dict[str, Space]:
@@ -76,32 +88,32 @@ def is_image(box: Space) -> bool:
     return box.dtype == np.uint8 and len(box.shape or ()) == 3
 
 
-def space_findings(env: gymnasium.Env) -> list[Finding]:
-    """What is wrong with the spaces that an environment declares."""
-    findings = []
+def space_issues(env: gymnasium.Env) -> list[Issue]:
+    """Problems of the spaces that an environment declares."""
+    issues = []
     for key, box in observation_boxes(env.observation_space).items():
         if not isinstance(box, Box):
             wrapper = "gymnasium.wrappers.FlattenObservation makes a Box of many spaces"
-            findings.append(Finding("error", key, f"its space is {box}, only Box is supported; {wrapper}"))
+            issues.append(Issue("error", key, f"its space is {box}, only Box is supported; {wrapper}"))
         elif is_image(box) and (box.shape[0] % IMAGE_SIDES or box.shape[1] % IMAGE_SIDES):
             problem = f"it is an image ({box}); height and width must be multiples of {IMAGE_SIDES}"
-            findings.append(Finding("error", key, f"{problem}: gymnasium.wrappers.ResizeObservation"))
+            issues.append(Issue("error", key, f"{problem}: gymnasium.wrappers.ResizeObservation"))
     space = env.action_space
     if isinstance(space, Discrete):
-        return findings
+        return issues
     if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
         problem = f"its space is {space}, only Discrete and Box of floats are supported"
-        return [*findings, Finding("error", "action", problem)]
+        return [*issues, Issue("error", "action", problem)]
     for low, high in zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True):
         if not (math.isfinite(low) and math.isfinite(high)):
             problem = (
                 f"unbounded: [{low:g}, {high:g}]; the agent acts in [-1, 1] and needs bounds to scale to"
             )
-            return [*findings, Finding("error", "action", problem)]
+            return [*issues, Issue("error", "action", problem)]
         if low >= high:
             problem = f"lower bound {low:g} is not below upper bound {high:g}"
-            return [*findings, Finding("error", "action", problem)]
-    return findings
+            return [*issues, Issue("error", "action", problem)]
+    return issues
 
 
 def action_width(space: Space) -> int:
@@ -110,7 +122,7 @@ def action_width(space: Space) -> int:
 
 
 def action_reader(space: Space) -> Callable[[np.ndarray], Any]:
-    """From the agent's action `[A]` to what an environment takes."""
+    """A function from the agent's action `[A]` to the environment's."""
     if isinstance(space, Discrete):
         return lambda action: int(space.start + np.argmax(action))
     assert isinstance(space, Box)
@@ -121,13 +133,13 @@ def action_reader(space: Space) -> Callable[[np.ndarray], Any]:
 class GymnasiumStream(Stream):
     """One Gymnasium environment. Every episode is seeded by its number.
 
-    A saved state is the episode's number and its actions so far: restoring repeats them, and sees by the last
-    observation whether the environment repeats itself.
+    A saved state is the episode's number and its actions so far: restoring repeats them, and compares the
+    last observation to find out whether the environment is deterministic.
     """
 
     def __init__(self, factory: Factory, seed_of_episode: Callable[[int], int]):
         self._env = factory()
-        if errors := space_findings(self._env):
+        if errors := space_issues(self._env):
             raise ValueError("this environment cannot be used:\n" + "\n".join(map(str, errors)))
         self._seed_of_episode = seed_of_episode
         space = self._env.action_space
@@ -168,13 +180,16 @@ class GymnasiumStream(Stream):
             self.reset()
             for action in actions:
                 self.frame(action)
-        except Exception:  # then it did not repeat itself, and the episode is lost
+        except Exception:  # it is not deterministic, and the episode is lost
             return False
         return all(np.array_equal(value, last[key]) for key, value in (self._last or {}).items())
 
     def render(self, height: int, width: int) -> np.ndarray:
         """Picture in the environment's own size."""
-        return np.asarray(self._env.render())
+        picture = self._env.render()
+        if picture is None:
+            raise RenderingError(NOT_RENDERED)
+        return np.asarray(picture)
 
     def close(self) -> None:
         """Close the environment."""

@@ -1,4 +1,4 @@
-"""One way in: a task's name or a factory, to a vector environment."""
+"""Makes vector environments from a task's name or a factory."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -8,7 +8,13 @@ from typing import Any, Literal
 from gpld.config import ConfigError
 from gpld.envs._base import EnvironmentFailure, VectorEnv, Worker, stream_seed
 from gpld.envs._catalog import has_envpool, in_catalog, tasks
-from gpld.envs._dm_control import DMControlPixels, DMControlStream, choose_renderer, draws, no_drawing
+from gpld.envs._dm_control import (
+    DMControlPixels,
+    DMControlStream,
+    choose_renderer,
+    needs_renderer,
+    rendering_message,
+)
 from gpld.envs._process import Host, Hosts
 from gpld.envs._serial import SerialEnv
 from gpld.envs._stream import MakeStream, Stream
@@ -48,7 +54,7 @@ def make(
     this one, more are others beside it (0: one a core for images, this one for states). `share` is how many
     such environments share the cores, and `hosts` keeps the processes for the next one. For environments
     written in Python, `timeout` (seconds) and `restart_limit` are as `SerialEnv` describes, and `check` tries
-    a Gymnasium environment for a few steps first, to tell mistakes in words. `pickles` lets them save states
+    a Gymnasium environment for a few steps first, to explain mistakes. `pickles` lets them save states
     that are more than arrays and JSON, and run what such a state holds when it is restored.
     """
     _at_least(1, count=count, action_repeat=action_repeat, share=share)
@@ -67,16 +73,16 @@ def make(
     if chosen == "gymnasium":
         make_stream = _of_gymnasium(task, seeds, render, timeout, check)
         return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **watch)
-    kept = {"hosts": hosts or Hosts(), "keep_hosts": hosts is not None}
+    processes_of = {"hosts": hosts or Hosts(), "keep_hosts": hosts is not None}
     workers = min(count, processes or (own_cores if pixels else 1))
     drawing = {"render": render, "pixels": pixels}
     try:
-        return _suite(str(task), seeds, count, action_repeat, workers, **drawing, **kept, **watch)
+        return _suite(str(task), seeds, count, action_repeat, workers, **drawing, **processes_of, **watch)
     except (ConfigError, EnvironmentFailure):
         raise
     except Exception as error:  # of whatever kind: MuJoCo, dm_control and PyOpenGL have many
-        needs_gl = render or pixels or draws(str(task))
-        reason = no_drawing(error) if needs_gl else f"{type(error).__name__}: {error}"
+        needs_gl = render or pixels or needs_renderer(str(task))
+        reason = rendering_message(error) if needs_gl else f"{type(error).__name__}: {error}"
         raise EnvironmentFailure(f"{task} cannot be made here: {reason}") from error
 
 
@@ -94,7 +100,7 @@ def _suite(
 ) -> VectorEnv:
     """A task of dm_control's suite."""
     # Before there are processes that would all try.
-    choose_renderer(drawing=render or pixels or draws(task))
+    choose_renderer(render=render or pixels or needs_renderer(task))
     taken = hosts.take(processes if processes > 1 else 0)
     stream = partial(DMControlStream, task, render=render)
     if pixels:
@@ -127,7 +133,7 @@ def _of_gymnasium(
 
     factory = registered(task.removeprefix("gym:"), render=render) if isinstance(task, str) else task
     if check:
-        _try_out(factory, timeout)
+        _check_env(factory, timeout)
     return lambda stream, restart: GymnasiumStream(
         factory, lambda episode: seeds(stream, restart=restart, episode=episode)
     )
@@ -160,18 +166,18 @@ def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = 
     return backend
 
 
-def _try_out(factory: Callable[[], Any], timeout: float | None) -> None:
+def _check_env(factory: Callable[[], Any], timeout: float | None) -> None:
     from gpld.envs._check import check
 
     worker = Worker()
     try:
-        findings = worker.submit(partial(check, factory, steps=30)).result(timeout)
+        issues = worker.submit(partial(check, factory, steps=30)).result(timeout)
     except TimeoutError:
         raise EnvironmentFailure(f"30 steps of this environment took more than {timeout:g} s") from None
     finally:
         worker.close()
-    if errors := [str(f) for f in findings if f.level == "error"]:
+    if errors := [str(f) for f in issues if f.level == "error"]:
         raise EnvironmentFailure("\n".join(["this environment cannot be used:", *errors]))
-    for finding in findings:
-        if finding.key != "episode":  # so few steps say nothing about episodes
-            log.warning("%s", finding)
+    for issue in issues:
+        if issue.key != "episode":  # so few steps say nothing about episodes
+            log.warning("%s", issue)

@@ -2,7 +2,7 @@
 
 A task's observations are functions of MuJoCo's positions q and velocities v. For given observations, q and v
 are found that give them, by damped least squares from where the last pose was heading. So what observations
-leave open, such as how far a cheetah has run, goes on as its velocity says.
+leave open, such as how far a cheetah has run, is integrated from its velocity.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ DAMPING = 1e-3
 """Weight of staying where the last pose was heading, for each coordinate."""
 ITERATIONS = 4
 _STEP = 1e-6
-"""Of finite differences."""
+"""Step of finite differences."""
 
 State = tuple[np.ndarray, np.ndarray]
 """Positions `[q]` and velocities `[v]`."""
@@ -27,7 +27,7 @@ class Poses:
 
     def __init__(self, task: str, *, action_repeat: int, render: bool = True):
         """`action_repeat` env steps pass between two observations. Only with `render` can it draw."""
-        choose_renderer(drawing=render)
+        choose_renderer(render=render)
         from dm_control import suite
 
         domain, _, name = task.partition("-")
@@ -41,14 +41,14 @@ class Poses:
         """Take the pose that an observation describes; its positions."""
         q, v = self._state
         heading = (self._moved(q, self._seconds * v), v)
-        wanted, change = _flat(obs), np.zeros(2 * len(v))
+        target, change = _flat(obs), np.zeros(2 * len(v))
         for _ in range(ITERATIONS):
             now = self._observe(self._changed(heading, change))
             units = _STEP * np.eye(len(change))
             moved = [self._observe(self._changed(heading, change + unit)) for unit in units]
             jacobian = np.stack([(after - now) / _STEP for after in moved], axis=1)
             normal = jacobian.T @ jacobian + DAMPING * np.eye(len(change))
-            change += np.linalg.solve(normal, jacobian.T @ (wanted - now) - DAMPING * change)
+            change += np.linalg.solve(normal, jacobian.T @ (target - now) - DAMPING * change)
         self._state = self._changed(heading, change)
         self._observe(self._state)
         return self._state[0]
@@ -58,7 +58,7 @@ class Poses:
         return self._physics.render(height, width, camera_id=0)
 
     def close(self) -> None:
-        """Free the physics and what it draws with."""
+        """Free the physics and its renderer."""
         self._physics.free()
 
     def _changed(self, state: State, change: np.ndarray) -> State:
@@ -74,7 +74,7 @@ class Poses:
         return moved
 
     def _observe(self, state: State) -> Float[np.ndarray, " o"]:
-        """What the task observes of a state, which the physics are left in."""
+        """The task's observation of a state; the physics stay in it."""
         with self._physics.reset_context():
             self._physics.data.qpos[:], self._physics.data.qvel[:] = state
         return _flat(self._env.task.get_observation(self._physics))

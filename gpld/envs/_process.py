@@ -1,4 +1,4 @@
-"""Streams that live in other processes, so that several are stepped and drawn at the same time.
+"""Streams in other processes, so that several are stepped and rendered at the same time.
 
 Threads would not do: drawing holds Python's global lock. A process is a Python of its own, which knows
 nothing of the program that started it; it reads requests from its standard input and answers on its standard
@@ -23,12 +23,12 @@ from gpld.envs._stream import Observation, Stream
 
 _PROGRAM = "from gpld.envs._process import main; main()"
 
-MakeHere = Callable[[], Stream]
+StreamFactory = Callable[[], Stream]
 """Makes a stream in the process that calls it; can be pickled."""
 
 
 class ProcessEnded(EnvironmentFailure):
-    """The process of a stream is there no more. `first`: nobody has been told so yet."""
+    """The process of a stream has ended. `first`: this is the first report of it."""
 
     def __init__(self, message: str, first: bool):
         super().__init__(message)
@@ -36,7 +36,7 @@ class ProcessEnded(EnvironmentFailure):
 
 
 class Process:
-    """A Python that holds streams. It ends when this object, or the program, does."""
+    """A Python process with streams. It ends when this object, or the program, does."""
 
     def __init__(self):
         modules = os.pathsep.join(path or os.getcwd() for path in sys.path)  # those of this program alone
@@ -51,18 +51,18 @@ class Process:
         assert self._python.stdout is not None
         self._requests, self._answers = self._python.stdin, self._python.stdout
         self._calls = threading.Lock()
-        self._told = False
+        self._reported = False
 
     def call(self, stream: int, method: str, *arguments: Any) -> Any:
-        """What a method of a stream returns or raises there."""
+        """Call a method of a stream there: its result, or its exception."""
         try:
             with self._calls:
                 pickle.dump((stream, method, arguments), self._requests)
                 self._requests.flush()
                 good, result = pickle.load(self._answers)
         except (OSError, EOFError, ValueError, pickle.UnpicklingError):
-            first, self._told = not self._told, True
-            self._python.kill()  # if it is there, it does not speak our language any more
+            first, self._reported = not self._reported, True
+            self._python.kill()  # if it still runs, it no longer follows the protocol
             raise ProcessEnded(f"its process ended with status {self._python.wait()}", first) from None
         if not good:
             raise result
@@ -75,7 +75,7 @@ class Process:
 
     def end(self) -> None:
         """Kill it, whatever it does."""
-        self._told = True
+        self._reported = True
         self._python.kill()
         self._python.wait()
         for pipe in (self._requests, self._answers):
@@ -93,8 +93,8 @@ class Host:
     def __init__(self):
         self._process = Process()
 
-    def stream(self, index: int, make: MakeHere) -> Stream:
-        """A stream that lives there."""
+    def stream(self, index: int, make: StreamFactory) -> Stream:
+        """A stream in that process."""
         if not self._process.alive:
             self._process = Process()
         return RemoteStream(self._process, index, make)
@@ -114,7 +114,7 @@ class Hosts:
         self._hosts: list[Host] = []
 
     def take(self, count: int) -> list[Host]:
-        """So many of them; those that are missing are started."""
+        """`count` of them, started if missing."""
         self._hosts += [Host() for _ in range(count - len(self._hosts))]
         return self._hosts[:count]
 
@@ -133,7 +133,7 @@ class Hosts:
 class RemoteStream(Stream):
     """A stream in another process. It raises `ProcessEnded` once that has ended."""
 
-    def __init__(self, process: Process, index: int, make: MakeHere):
+    def __init__(self, process: Process, index: int, make: StreamFactory):
         self._process, self._index = process, index
         self.spaces = self._call("make", make)
 
@@ -150,7 +150,7 @@ class RemoteStream(Stream):
         return self._call("save")
 
     def restore(self, state: Any) -> bool:
-        """Take up a saved state."""
+        """Restore a saved state."""
         return self._call("restore", state)
 
     def render(self, height: int, width: int) -> np.ndarray:
@@ -158,7 +158,7 @@ class RemoteStream(Stream):
         return self._call("render", height, width)
 
     def close(self) -> None:
-        """Let go of the engine, unless it went with its process."""
+        """Close the engine, unless its process has ended."""
         if self._process.alive:
             self._call("close")
 
@@ -188,7 +188,7 @@ def serve(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 
 def _portable(error: Exception) -> Exception:
-    """An error that survives the way to another process."""
+    """An error that can be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
@@ -197,11 +197,13 @@ def _portable(error: Exception) -> Exception:
 
 
 def main() -> None:
-    """Serve the process that started this one, and leave its ending to it."""
+    """Serve the process that started this one, until it closes the pipe."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a cluster sends it to every process of a job
     with suppress(Exception):  # here, where all processes do so at the same time; `make` says what is wrong
         importlib.import_module("dm_control.suite")
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what an engine prints is no answer
+    os.dup2(
+        sys.stderr.fileno(), sys.stdout.fileno()
+    )  # so that what an engine prints is not taken for an answer
     serve(sys.stdin.buffer, answers)
     os._exit(0)  # drawing contexts of some drivers complain when Python ends

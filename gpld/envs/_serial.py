@@ -1,4 +1,4 @@
-"""Environments written in Python, here or in other processes: watched, and restarted when they break."""
+"""Environments written in Python, in this or other processes, with time-outs and restarts."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -8,17 +8,17 @@ from typing import NamedTuple
 import numpy as np
 
 from gpld.envs import _states
-from gpld.envs._base import EnvironmentFailure, Fault, NoDrawing, Step, VectorEnv, Worker
+from gpld.envs._base import EnvironmentFailure, Fault, RenderingError, Step, VectorEnv, Worker
 from gpld.envs._process import Host, ProcessEnded
 from gpld.envs._stream import MakeStream, Observation, Stream
 
 log = logging.getLogger("gpld.envs")
 
 LARGEST = float(np.finfo(np.float32).max)
-"""Rewards are kept in float32."""
+"""Rewards are float32."""
 
 
-class _Outcome(NamedTuple):
+class _StreamStep(NamedTuple):
     stream: Stream
     obs: Observation
     reward: float
@@ -26,24 +26,24 @@ class _Outcome(NamedTuple):
     terminal: bool
 
 
-class _Broken(NamedTuple):
+class _StreamFailure(NamedTuple):
     reason: str
     error: BaseException | None = None
 
     @property
     def counts(self) -> bool:
-        """Whether it is more than a consequence of another fault."""
+        """Whether it is not just a consequence of another fault."""
         return not isinstance(self.error, ProcessEnded) or self.error.first
 
 
 class _Sweep:
-    """One pass over some streams in one worker. An abandoned one writes nothing any more."""
+    """One pass over some streams in one worker. An abandoned one no longer writes results."""
 
     def __init__(self, worker: int, action: np.ndarray, streams: list[int]):
         self.worker = worker
         self.action = action
         self.streams = streams
-        self.results: list[_Outcome | _Broken] = []
+        self.results: list[_StreamStep | _StreamFailure] = []
         self.abandoned = False
         self.future: Future | None = None
 
@@ -52,15 +52,14 @@ class SerialEnv(VectorEnv):
     """Python environments behind the vector interface.
 
     An environment that raises, gives something that is not a number, or does not return within `timeout`
-    seconds is thrown away. Its episode ends there, marked `is_last` and not `is_terminal`, with the last good
-    observation and reward 0; the stream goes on in a new instance with a new seed. After `restart_limit` such
-    faults the next one is an `EnvironmentFailure`.
+    seconds is discarded. Its episode ends there, marked `is_last` and not `is_terminal`, with the last good
+    observation and reward 0; the stream continues in a new instance with a new seed. After `restart_limit`
+    such faults the next one is an `EnvironmentFailure`.
 
-    With `hosts`, in which `make_stream` must then put stream i into number i modulo their count, a worker a
-    host steps what lives there. A host that ends, or is ended because a stream hangs, takes all its streams
-    with it: each is restarted, and together they count as one fault towards the limit. Closing ends the hosts
-    unless they are kept (`keep_hosts`). Without hosts, one worker steps all, and a call that hangs while it
-    holds Python's global lock cannot be seen.
+    With `hosts`, `make_stream` must put stream i into host i modulo their count, and one worker a host steps
+    its streams. If a host ends, or is ended because a stream hangs, all its streams are restarted, and count
+    as one fault towards the limit. Closing ends the hosts unless `keep_hosts`. Without hosts, one worker
+    steps all streams, and a call that hangs with Python's global lock cannot be noticed.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class SerialEnv(VectorEnv):
         self._broken = 0
         """Faults that count towards the limit."""
         self._steps = 0
-        self._told = False
+        self._reported = False
         self._last = {k: np.zeros((count, *shape), self.spaces.dtype(k)) for k, shape in self.spaces.obs}
 
     def reset(self, streams: Iterable[int] | None = None) -> None:
@@ -109,19 +108,19 @@ class SerialEnv(VectorEnv):
             return _states.dumps(stream.save(), pickles=self._pickles)
         except ProcessEnded as ended:  # the next step reports it
             self._broken += ended.first
-        except _states.OnlyPickles as reason:
-            if not self._told:
+        except _states.NotPlainData as reason:
+            if not self._reported:
                 then = "it begins a new episode when the run is resumed, unless env.pickle is on"
                 log.warning("%s", f"the state of an environment cannot be saved ({reason}); {then}")
-            self._told = True
+            self._reported = True
         return b""
 
     def restore(self, state: bytes) -> list[int]:
-        """Take up the state of every stream."""
+        """Restore the state of every stream."""
         try:
             found = _states.loads(state)
             pending, restarts, streams = found["pending"], found["restarts"], found["streams"]
-        except (_states.Unreadable, KeyError, TypeError) as reason:
+        except (_states.UnreadableState, KeyError, TypeError) as reason:
             return self._begin_all(reason)
         if len(pending) != self.count:
             raise ValueError(f"the saved state has {len(pending)} streams, this environment {self.count}")
@@ -130,13 +129,13 @@ class SerialEnv(VectorEnv):
             self._streams[i] = None if streams[i] is None else self._make_stream(i, int(restarts[i]))
         self._pending, self._restarts = pending, restarts
         failed = [
-            i for i, stream in enumerate(self._streams) if stream and not self._took_up(stream, streams[i])
+            i for i, stream in enumerate(self._streams) if stream and not self._restored(stream, streams[i])
         ]
         self.reset(failed)
         return failed
 
-    def _took_up(self, stream: Stream, state: bytes | None) -> bool:
-        """Whether a stream goes on from a saved state."""
+    def _restored(self, stream: Stream, state: bytes | None) -> bool:
+        """Whether a stream could be restored from a saved state."""
         try:
             return bool(state) and stream.restore(_states.loads(state, pickles=self._pickles))
         except ProcessEnded:
@@ -179,7 +178,7 @@ class SerialEnv(VectorEnv):
         sweeps = sent
         while sweeps:
             for i, result in sorted(self._results(sweeps).items()):
-                if isinstance(result, _Broken):
+                if isinstance(result, _StreamFailure):
                     self._restart(i, action[i], result)
                     last[i] = not first[i]
                     continue
@@ -194,14 +193,14 @@ class SerialEnv(VectorEnv):
         self._pending = last.copy()
         return Step({key: value.copy() for key, value in self._last.items()}, reward, first, last, terminal)
 
-    def _results(self, sweeps: list[_Sweep]) -> dict[int, _Outcome | _Broken]:
-        """What came of each stream."""
+    def _results(self, sweeps: list[_Sweep]) -> dict[int, _StreamStep | _StreamFailure]:
+        """The result of each stream."""
         for sweep in sweeps:
             self._wait(sweep)
         return {i: result for sweep in sweeps for i, result in zip(sweep.streams, sweep.results, strict=True)}
 
     def _wait(self, sweep: _Sweep) -> None:
-        """Wait for a sweep; leave behind a worker that makes no progress and go on with a new one."""
+        """Wait for a sweep; replace a worker that makes no progress."""
         assert sweep.future is not None
         done = -1
         while len(sweep.results) != done:  # another stream than at the last look: slow, but not hung
@@ -218,7 +217,7 @@ class SerialEnv(VectorEnv):
         self._workers[sweep.worker] = Worker()
         rest = self._submit(_Sweep(sweep.worker, sweep.action, sweep.streams[done + 1 :]))
         self._wait(rest)
-        hung = _Broken(f"no answer within {self._timeout:g} s")
+        hung = _StreamFailure(f"no answer within {self._timeout:g} s")
         sweep.results = [*sweep.results[:done], hung, *rest.results]
 
     def _run(self, sweep: _Sweep) -> None:
@@ -226,16 +225,16 @@ class SerialEnv(VectorEnv):
             try:
                 result = self._advance(i, sweep.action[i])
             except BaseException as error:  # one that calls sys.exit does not end the run
-                result = _Broken(f"{type(error).__name__}: {error}", error)
+                result = _StreamFailure(f"{type(error).__name__}: {error}", error)
             if sweep.abandoned:
                 return
             sweep.results.append(result)
 
-    def _advance(self, i: int, action: np.ndarray) -> _Outcome:
+    def _advance(self, i: int, action: np.ndarray) -> _StreamStep:
         """One agent step of one stream: rewards summed over the repeats, up to the episode's end."""
         stream = self._streams[i] or self._make_stream(i, int(self._restarts[i]))
         if self._pending[i]:
-            return _Outcome(stream, self._checked(stream.reset()), 0.0, False, False)
+            return _StreamStep(stream, self._checked(stream.reset()), 0.0, False, False)
         total = 0.0
         for _ in range(self._repeat):
             obs, reward, terminated, truncated = stream.frame(action)
@@ -245,7 +244,7 @@ class SerialEnv(VectorEnv):
                 raise ValueError(f"reward is {reward}")
             if terminated or truncated:
                 break
-        return _Outcome(stream, obs, total, terminated or truncated, terminated)
+        return _StreamStep(stream, obs, total, terminated or truncated, terminated)
 
     def _checked(self, obs: Observation) -> Observation:
         """An observation that has the keys and shapes promised and only finite numbers."""
@@ -257,13 +256,13 @@ class SerialEnv(VectorEnv):
                 raise ValueError(f"observation {key} is not finite: {value.tolist()}")
         return obs
 
-    def _restart(self, i: int, action: np.ndarray, broken: _Broken) -> None:
+    def _restart(self, i: int, action: np.ndarray, broken: _StreamFailure) -> None:
         fault = Fault(i, self._steps, tuple(action.tolist()), broken.reason)
         self.faults.append(fault)
-        self._streams[i] = None  # made anew by the worker, where a hang is seen too
+        self._streams[i] = None  # the worker makes a new one, where a hang is noticed too
         self._restarts[i] += 1
         self._broken += broken.counts
-        if isinstance(broken.error, NoDrawing):  # a new instance would draw no better
+        if isinstance(broken.error, RenderingError):  # a new instance would draw no better
             raise broken.error
         if self._broken > self._restart_limit:
             raise EnvironmentFailure(

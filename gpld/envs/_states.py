@@ -1,7 +1,7 @@
-"""States of environments as bytes: arrays, and JSON for the rest. Reading them runs no code that they hold.
+"""States of environments as bytes: arrays, and JSON for the rest. Reading them runs no code.
 
 The bytes are an .npz file of plain arrays. One of them, `tree`, is JSON: lists, objects, texts, numbers, and
-for everything that JSON does not know an object with one key that says what it is.
+for every other type an object with one key that names the type.
 """
 
 import base64
@@ -16,16 +16,16 @@ import numpy as np
 _TREE = "tree"
 
 
-class OnlyPickles(TypeError):  # noqa: N818
-    """A state that is more than arrays and what JSON knows."""
+class NotPlainData(TypeError):  # noqa: N818
+    """A state that holds more than arrays and JSON values."""
 
 
-class Unreadable(ValueError):  # noqa: N818
-    """Bytes that are no state, or one that was written by an older version, or one that must be unpickled."""
+class UnreadableState(ValueError):  # noqa: N818
+    """Bytes that are not a state, or a state of an older version, or one that must be unpickled."""
 
 
 def dumps(state: Any, *, pickles: bool = False) -> bytes:
-    """A state as bytes. With `pickles`, what is neither arrays nor JSON is pickled, else `OnlyPickles`."""
+    """A state as bytes. With `pickles`, what is neither arrays nor JSON is pickled, else `NotPlainData`."""
     arrays: dict[str, np.ndarray] = {}
     tree = json.dumps(_encoded(state, arrays, pickles), allow_nan=True)
     file = io.BytesIO()
@@ -35,17 +35,19 @@ def dumps(state: Any, *, pickles: bool = False) -> bytes:
 
 
 def loads(data: bytes, *, pickles: bool = False) -> Any:
-    """The state. `Unreadable` if these are no such bytes, or if they hold a pickle and `pickles` is off."""
+    """The state. `UnreadableState` for other bytes, or for a pickle if `pickles` is off."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise Unreadable("it is compressed, which no state is")
+                raise UnreadableState("it is compressed, which no state is")
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return _decoded(json.loads(arrays[_TREE].tobytes()), arrays, pickles)
-    except Unreadable:
+    except UnreadableState:
         raise
     except Exception as error:  # of whatever kind: zipfile, numpy and json have many
-        raise Unreadable(f"it is not the state of environments ({type(error).__name__}: {error})") from error
+        raise UnreadableState(
+            f"it is not the state of environments ({type(error).__name__}: {error})"
+        ) from error
 
 
 def _encoded(value: Any, arrays: dict[str, np.ndarray], pickles: bool) -> Any:
@@ -71,7 +73,7 @@ def _encoded(value: Any, arrays: dict[str, np.ndarray], pickles: bool) -> Any:
         return {"PCG64": _encoded(value.bit_generator.state, arrays, pickles)}
     if pickles:
         return {"pickle": base64.b64encode(pickle.dumps(value)).decode()}
-    raise OnlyPickles(
+    raise NotPlainData(
         f"{type(value).__module__}.{type(value).__qualname__} is no array, and JSON has no such"
     )
 
@@ -88,9 +90,9 @@ def _decoded(value: Any, arrays: Any, pickles: bool) -> Any:
         return arrays[inner]
     if kind == "pickle":
         if not pickles:
-            raise Unreadable("it holds a pickle, which is not read unless env.pickle is on")
+            raise UnreadableState("it holds a pickle, which is not read unless env.pickle is on")
         return pickle.loads(base64.b64decode(inner))
-    return _MADE[kind](_decoded(inner, arrays, pickles))
+    return _DECODERS[kind](_decoded(inner, arrays, pickles))
 
 
 def _random_state(state: Any) -> np.random.RandomState:
@@ -105,7 +107,7 @@ def _generator(state: Any) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-_MADE = {
+_DECODERS = {
     "tuple": tuple,
     "bytes": lambda array: array.tobytes(),
     "scalar": lambda array: array[()],

@@ -4,10 +4,10 @@ import json
 import sys
 from pathlib import Path
 
-from gpld.films._dreams import shoot_dream
-from gpld.films._episodes import shoot
+from gpld.films._dreams import record_dream
+from gpld.films._episodes import record_films
 
 if __name__ == "__main__":
     what, run, out, *numbers = sys.argv[1:]
-    made = {"film": shoot, "dream": shoot_dream}[what](Path(run), Path(out), *map(int, numbers))
+    made = {"film": record_films, "dream": record_dream}[what](Path(run), Path(out), *map(int, numbers))
     print(json.dumps(made, default=str))

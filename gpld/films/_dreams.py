@@ -13,7 +13,7 @@ from gpld.training import saved
 from gpld.training.saved import Trained
 
 NAME = "dream"
-"""What the files' names begin with."""
+"""The prefix of the files' names."""
 WIDTH = 4 * HEIGHT // 3
 STEPS = 100
 """Agent steps that are drawn."""
@@ -24,8 +24,8 @@ def film_dream(
 ) -> list[Path]:
     """Film an episode beside what the world model expects of it, as poses: `dream.mp4`, `.gif` and `.png`.
 
-    On the left is what came. On the right is what the model made of it: it saw the first five observations,
-    and from there on it was told only which actions were taken. The bar above is blue while it observes and
+    On the left is the truth, on the right the model's prediction: it saw the first five observations,
+    and from there on it was given only the actions. The bar above is blue while it observes and
     orange while it imagines. For tasks of the suite from states; raises `NoFilm` for others.
     """
     task, images = (trained := saved.load(run)).config.task, trained.spaces.images
@@ -34,8 +34,8 @@ def film_dream(
     return [Path(path) for path in in_own_process("dream", (run, out, seed, steps), task, timeout)]
 
 
-def shoot_dream(run: Path, out: Path, seed: int, steps: int) -> list[str]:
-    """What `film_dream` does, in a process in which drawing has not been settled yet."""
+def record_dream(run: Path, out: Path, seed: int, steps: int) -> list[str]:
+    """Make the film of `film_dream`, in a process in which MuJoCo has not been imported yet."""
     machine.use_compilation_cache()
     pictures = _pictures(saved.load(run), seed, steps)
     gif, png, mp4 = (out / f"{NAME}{suffix}" for suffix in (".gif", ".png", ".mp4"))

@@ -1,7 +1,7 @@
 """Films of a trained agent's episodes.
 
-They are made by a process of their own, on the CPU: MuJoCo settles how it draws when it is first imported,
-and training turns drawing off.
+They are made by a process of their own, on the CPU: MuJoCo chooses its renderer when it is first imported,
+and training turns rendering off.
 """
 
 import json
@@ -16,6 +16,7 @@ import numpy as np
 
 from gpld import config as options
 from gpld import machine
+from gpld.envs import announce
 from gpld.pictures import FRAMES, NoCodec, Picture, save_gif, save_mp4, save_strip, spaced
 from gpld.tasks import GYM_PREFIX
 from gpld.training import saved
@@ -42,7 +43,7 @@ class Film(NamedTuple):
 
 
 class NoFilm(RuntimeError):  # noqa: N818
-    """A film that could not be made, in words for the user."""
+    """A film that could not be made, with a message for the user."""
 
 
 def film(
@@ -64,7 +65,8 @@ def film(
 
 
 def in_own_process(what: str, arguments: Sequence[object], task: str, timeout: float) -> list[Any]:
-    """What `python -m gpld.films WHAT ...` makes of a run of a task, or `NoFilm`."""
+    """The output of `python -m gpld.films WHAT ...` for a run of a task, or `NoFilm`."""
+    announce(task)
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     # "off" may be this process's own choice, made because nothing was to be drawn.
     if environment.get("MUJOCO_GL", "").lower() in ("off", "disable", "disabled", "0", "false"):
@@ -83,27 +85,28 @@ def in_own_process(what: str, arguments: Sequence[object], task: str, timeout: f
 
 def _explain(errors: str, task: str) -> str:
     reason = (errors.strip().splitlines() or ["the process that draws was killed"])[-1]
-    if reason.startswith("gpld.envs."):  # told in words already, behind the name of its class
+    if reason.startswith("gpld.envs."):  # it has a message already, behind the name of its class
         return reason.partition(": ")[2]
     if task.startswith(GYM_PREFIX) or reason.startswith("gpld."):
         return reason
     return f"{reason}. MuJoCo draws with EGL or OSMesa; Debian: `apt install {machine.GL_PACKAGES}`"
 
 
-def shoot(run: Path, out: Path, seed: int, films: int = 1, frames: int = FRAMES) -> list[Film]:
-    """What `film` does, in a process in which drawing has not been settled yet."""
+def record_films(run: Path, out: Path, seed: int, films: int = 1, frames: int = FRAMES) -> list[Film]:
+    """Make the films of `film`, in a process in which MuJoCo has not been imported yet."""
     machine.use_compilation_cache()
     trained = saved.load(run)
     return [
-        _save(out, f"film-{i}" if i else "film", *_played(trained, seed + i, frames)) for i in range(films)
+        _save(out, f"film-{i}" if i else "film", *_play_and_render(trained, seed + i, frames))
+        for i in range(films)
     ]
 
 
-def _played(trained: saved.Trained, seed: int, frames: int) -> tuple[list[Picture], float]:
+def _play_and_render(trained: saved.Trained, seed: int, frames: int) -> tuple[list[Picture], float]:
     """Pictures of an episode, and its return."""
     import jax
 
-    from gpld.training.evaluation import make, play
+    from gpld.training.evaluation import make_env, play
 
     config, key = trained.config, jax.random.key(seed)
     steps = 0
@@ -113,22 +116,22 @@ def _played(trained: saved.Trained, seed: int, frames: int) -> tuple[list[Pictur
         steps += 1
 
     # Drawing is slow, so an episode is played once to know its length, and again to draw some of it.
-    with make(config, 1, seed, render=True) as env:
-        play(config.agent, trained.model, env, key, count)
+    with make_env(config, 1, seed, render=True) as env:
+        play(config.agent, trained.model, env, key, count, config.eval.limit)
     chosen, number, pictures = {*spaced(steps, frames)}, 0, []
-    with make(config, 1, seed, render=True) as env:
+    with make_env(config, 1, seed, render=True) as env:
 
         def draw(_) -> None:
             nonlocal number
             if number in chosen:
-                pictures.append(_shrunk(env.render(0)))
+                pictures.append(_resized(env.render(0)))
             number += 1
 
-        (episode_return,) = play(config.agent, trained.model, env, key, draw)
+        (episode_return,) = play(config.agent, trained.model, env, key, draw, config.eval.limit)
     return pictures, episode_return
 
 
-def _shrunk(picture: Picture) -> Picture:
+def _resized(picture: Picture) -> Picture:
     from PIL import Image
 
     image = Image.fromarray(picture)

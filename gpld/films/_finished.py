@@ -1,4 +1,4 @@
-"""What a finished run shows of itself."""
+"""Films of a finished run."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,13 +12,13 @@ from gpld.films._predictions import film_predictions
 from gpld.training import CheckpointError, logs, saved
 
 SECONDS = 90.0
-"""Longest that a finished run waits for its film."""
+"""Time limit for the film of a finished run."""
 
 Made = TypeVar("Made")
 
 
 def attempt(what: str, make: Callable[[], Made]) -> tuple[Made | None, str]:
-    """What `make` makes of a run, or why there is no such thing: nobody is stopped by a missing film."""
+    """The result of `make`, or why there is none: a missing film is no error."""
     try:
         return make(), ""
     except (NoFilm, NoPredictions, CheckpointError, ConfigError, EnvironmentFailure) as reason:
@@ -26,7 +26,7 @@ def attempt(what: str, make: Callable[[], Made]) -> tuple[Made | None, str]:
 
 
 def film_finished(folder: Path) -> Iterator[str]:
-    """Film an episode and predictions of a run, into its folder and TensorBoard; what was made, in lines.
+    """Film an episode and predictions of a run, into its folder and TensorBoard; lines about them.
 
     TensorBoard, if the run has it, shows the GIFs and PNGs under Images.
     """

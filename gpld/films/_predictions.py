@@ -8,7 +8,7 @@ from gpld.pictures import NoCodec, save_gif, save_mp4, save_strip
 from gpld.training.saved import Trained
 
 NAME = "open-loop"
-"""What the files' names begin with."""
+"""The prefix of the files' names."""
 
 
 def film_predictions(

@@ -1,4 +1,4 @@
-"""Replay: what the agent has lived through, in preallocated rings, on the device or in host memory."""
+"""The replay buffer: preallocated rings of steps and latents, on the device or in host memory."""
 
 from gpld.replay._checkpoint import export_latents, export_steps, restore, stored
 from gpld.replay._ring import (
@@ -9,15 +9,16 @@ from gpld.replay._ring import (
     append,
     choose,
     complete,
+    for_run,
     init,
+    join,
     read,
-    ready,
     sample,
+    slots_for,
+    split,
     write_back,
 )
 from gpld.replay._rows import Record
-from gpld.replay._runs import join, split
-from gpld.replay._size import for_run, slots_for
 
 __all__ = [
     "Choice",
@@ -34,7 +35,6 @@ __all__ = [
     "init",
     "join",
     "read",
-    "ready",
     "restore",
     "sample",
     "slots_for",

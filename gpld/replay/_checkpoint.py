@@ -82,7 +82,9 @@ def _slots(replay: Replay, begin: int, end: int) -> Int32[np.ndarray, "n"]:
 def _held_slots(replay: Replay, begin: int, end: int) -> Int32[np.ndarray, "n"]:
     held = stored(replay)
     if not held.start <= begin <= end <= held.stop:
-        raise ValueError(f"steps [{begin}, {end}) asked for; the replay holds [{held.start}, {held.stop})")
+        raise ValueError(
+            f"steps [{begin}, {end}) were requested; the replay holds [{held.start}, {held.stop})"
+        )
     return _slots(replay, begin, end)
 
 

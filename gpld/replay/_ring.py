@@ -2,8 +2,8 @@
 
 A record is named by its stream and its step, the number of records that came before it in that stream; it
 lies in slot `step % slots`. Environments move in lock-step, so one counter serves all streams. A sequence is
-T + 1 consecutive steps of one stream, named by its first, the context. It may go on in slot 0 after the last
-slot; it never crosses the seam where the newest record lies beside the oldest.
+T + 1 consecutive steps of one stream, named by its first, the context. It may continue in slot 0 after the
+last slot; it never crosses the seam where the newest record lies beside the oldest.
 
 The functions are pure and made for one outer `jit` with the replay donated, which then changes in place. They
 work under `jax.vmap` over runs. If the rings are numpy arrays (storage "host"), the same functions, called
@@ -11,6 +11,7 @@ outside of `jit`, change them in place and give the same bits: what is read and 
 by the same compiled integer arithmetic.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Literal, NamedTuple
@@ -21,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float32, Int32, PRNGKeyArray, Shaped, UInt8, UInt16, UInt32
 
+from gpld.config import Config
 from gpld.replay._rows import Record, pack, row_type, unpack, width
 from gpld.types import Batch, Latent, Spaces
 
@@ -105,11 +107,6 @@ def init(
     )
 
 
-def ready(replay: Replay, length: int) -> Bool[Array | np.ndarray, "*R"] | np.bool:
-    """Whether the streams are long enough for `sample`."""
-    return replay.appended > length
-
-
 def append(replay: Replay, record: Record) -> Replay:
     """Add one step to every stream, over the oldest one once the ring is full."""
     rows = pack(replay.spaces, record, replay.streams, replay.host)
@@ -139,7 +136,7 @@ def sample(
     The first are those waiting in the online queue (unless `online` is off): each stream's sequences that
     start at 0, T + 1, 2(T + 1), ..., in the order of their ends and then of their streams, each once. The
     rest are drawn uniformly from all sequences stored. `length` must not change during a run, and the replay
-    must be `ready`: a compiled program cannot raise.
+    must have more than `length` steps: a compiled program cannot raise.
     """
     replay, choice = choose(replay, key, batch, length, online)
     return replay, complete(replay, choice, read(replay, choice)), choice.indices
@@ -278,3 +275,32 @@ def _take(
 def _counter(replay: Replay, value: Array | np.ndarray | np.int32) -> Int32[Array | np.ndarray, "*R"]:
     """A counter where the replay keeps its own."""
     return np.asarray(value) if replay.host else jnp.asarray(value)
+
+
+def slots_for(capacity: int, planned: int, streams: int, length: int) -> int:
+    """Slots per stream for min(`capacity`, `planned`) agent steps of all streams together."""
+    slots = -(-min(capacity, planned) // streams)
+    if slots <= length:
+        raise ValueError(
+            f"replay.capacity = {capacity} and {planned} planned agent steps leave {slots} steps for each of "
+            f"{streams} streams; sequences of replay.length = {length} need at least {length + 1}"
+        )
+    return slots
+
+
+def for_run(config: Config, spaces: Spaces, storage: Storage = "device") -> Replay:
+    """The empty replay of a run."""
+    sizes, count = config.agent.model, config.env.count
+    slots = slots_for(config.replay.capacity, config.agent_steps, count, config.replay.length)
+    return init(spaces, count, slots, sizes.deter, sizes.stoch, config.agent.compute, storage)
+
+
+def split(replay: Replay) -> list[Replay]:
+    """The replay of each run, in the same memory: what is written there is written here."""
+    return [jax.tree.map(lambda x, r=r: np.asarray(x[r]), replay) for r in range(len(replay.steps))]
+
+
+def join(replay: Replay, runs: Sequence[Replay]) -> Replay:
+    """The replay that was split, with the counters that its runs have reached."""
+    appended, consumed = (np.stack([getattr(run, name) for run in runs]) for name in ("appended", "consumed"))
+    return replace(replay, appended=appended, consumed=consumed)

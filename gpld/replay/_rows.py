@@ -17,7 +17,7 @@ from gpld.types import Latent, Spaces
 
 
 class Record(NamedTuple):
-    """One agent step of all S streams: what was observed, and what the policy made of it."""
+    """One agent step of all S streams: observation, action and latent state."""
 
     obs: dict[str, Float[Array | np.ndarray, "S ..."] | UInt8[Array | np.ndarray, "S ..."]]
     action: Float[Array | np.ndarray, "S A"]
@@ -32,7 +32,7 @@ class Record(NamedTuple):
 
 
 class Fields(NamedTuple):
-    """Rows taken apart; every array keeps the rows' leading axes."""
+    """The fields of rows; every array keeps the rows' leading axes."""
 
     obs: dict[str, Float[Array, "..."] | UInt8[Array, "..."]]
     action: Float[Array, "*N A"]

@@ -3,18 +3,22 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gpld import config as options
-from gpld import population
+from gpld import files, population
 from gpld.config import Config
-from gpld.results._scores import read_scores
 from gpld.training import logs, provenance, saved
+from gpld.training.score import Score
 
 METHODS = tuple(population.TITLES[name] for name in reversed(population.BOTH))
 """Names of the paper's two methods, the baseline first."""
+
+SCORES = "scores.json"
+"""The file in a run's folder, with the list `scores`, one entry for each env step at which it was scored."""
 
 
 def method_of(config: Config) -> str:
@@ -115,3 +119,16 @@ def version(folder: Path) -> str:
     git = starts[-1].get("git")
     commit = f"+{git['commit'][:12]}{'.dirty' if git['dirty'] else ''}" if git else ""
     return f"{starts[-1].get('gpld', '')}{commit}"
+
+
+def read_scores(folder: Path) -> list[dict[str, Any]]:
+    """Scores in a run's folder, by env steps: `env_steps`, `updates`, `mean`, `std` and `returns`."""
+    return files.read_list(folder / SCORES, "scores")
+
+
+def add_score(folder: Path, score: Score) -> None:
+    """Add a score to those in a run's folder, in one move; one at the same env steps is replaced."""
+    entry = {**score._asdict(), "mean": score.mean, "std": score.std}
+    others = [old for old in read_scores(folder) if old["env_steps"] != score.env_steps]
+    scores = sorted([*others, entry], key=lambda old: old["env_steps"])
+    files.write_json(folder / SCORES, {"scores": scores}, indent=1)

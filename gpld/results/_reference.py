@@ -57,15 +57,15 @@ def peers(*, agents: Sequence[str] | None = None, tasks: Sequence[str] | None = 
     `tasks` choose some of them; a name that is not there is refused.
     """
     rows = _read("peers_dmc_states.csv").astype({"seeds": "Int64"})
-    for column, option, wanted in (("agent", "agents", agents), ("task", "tasks", tasks)):
-        if wanted is None:
+    for column, option, selected in (("agent", "agents", agents), ("task", "tasks", tasks)):
+        if selected is None:
             continue
         known = tuple(rows[column].unique())
-        for name in wanted:
+        for name in selected:
             if name not in known:
                 near = suggestion(name, known) or f"; allowed are {', '.join(known)}"
                 raise ConfigError(f"{option}: there are no peers' curves of {name!r}{near}")
-        rows = rows.loc[rows[column].isin(list(wanted))]
+        rows = rows.loc[rows[column].isin(list(selected))]
     return rows.reset_index(drop=True)
 
 

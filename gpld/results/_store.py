@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pandas as pd
 
+from gpld import files
 from gpld.config import ConfigError
 from gpld.results import _collect
 
@@ -25,7 +26,7 @@ FOLDER = "results"
 """Where a study keeps its Parquet files."""
 
 _TYPES = {
-    "run": "text",  # tells runs apart; nothing is to be read out of it
+    "run": "text",  # identifies runs; it is not parsed
     "study": "text",
     "task": "text",
     "method": "text",
@@ -104,9 +105,9 @@ def _load_one(place: Path) -> pd.DataFrame:
     if not place.is_dir():
         raise ConfigError(f"results: {str(place)!r} is not a folder of runs or of a study")
     store = place / FOLDER
-    while files := _files(store if store.is_dir() else place):
+    while parts := _files(store if store.is_dir() else place):
         try:
-            return _read(files)
+            return _read(parts)
         except FileNotFoundError:  # another process has just put it into a larger one
             continue
     tables = [_collect.collect(run) for run in _collect.runs_in(place)]
@@ -119,15 +120,16 @@ def _files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*.parquet") if _written(path)]
 
 
-def _read(files: Sequence[Path]) -> pd.DataFrame:
+def _read(parts: Sequence[Path]) -> pd.DataFrame:
     """The rows of all files, of those written last at the end."""
     schema, tables = _schema(), []
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    for path in sorted(files, key=_written):
+    for path in sorted(parts, key=_written):
         try:
-            tables.append(pq.ParquetFile(path).read())
+            with files.open_to_read(path) as file:
+                tables.append(pq.ParquetFile(file).read())
         except FileNotFoundError:
             raise
         except (pa.ArrowInvalid, OSError) as error:
@@ -170,24 +172,21 @@ def _write(folder: Path, name: str, rows: pd.DataFrame) -> Path:
 
     folder.mkdir(parents=True, exist_ok=True)
     table = pa.Table.from_pandas(rows[list(COLUMNS)], schema=schema, preserve_index=False)
-    path, partial = folder / name, folder / f".{name}.{os.getpid()}.partial"
-    try:
-        pq.write_table(table, partial, compression="zstd")
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
+    path = folder / name
+    with files.in_one_move(path) as unfinished, unfinished.open("wb") as file:
+        pq.write_table(table, file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
     return path
 
 
 def _written(path: Path) -> int:
-    """When the newest row in a file was written, in nanoseconds, by its name; 0 if it is not one of ours."""
+    """When the newest row in a file was written, in nanoseconds, by its name; 0 for other files."""
     end = path.stem.rpartition("-")[2]
     return int(end) if end.isdigit() and len(end) > 15 else 0
 
 
 def _stem(run: str) -> str:
-    """How the names of a run's files begin, and those of no other run."""
+    """The prefix of a run's files, unique to the run."""
     digest = hashlib.sha256(run.encode()).hexdigest()[:8]
     return f"{re.sub(r'[^A-Za-z0-9_.=-]+', '-', run)[-100:].strip('.-')}-{digest}"

@@ -23,13 +23,12 @@ import pandas as pd
 from gpld import config as options
 from gpld import files
 from gpld.config import Config, ConfigError
-from gpld.results._collect import seconds_at
-from gpld.results._scores import read_scores
+from gpld.results._collect import read_scores, seconds_at
 from gpld.training import logs, provenance, saved
 
 RUNS = "runs.json"
 KEY = ("task", "method", "seed")
-"""Columns that tell runs apart."""
+"""Columns that identify a run."""
 
 TABLES: Mapping[str, tuple[str, ...]] = {
     "evaluations": ("env_steps", "updates", "return", "return_std", "episodes", "seconds"),
@@ -44,7 +43,7 @@ TABLES: Mapping[str, tuple[str, ...]] = {
 """Columns of each table after those of `KEY`."""
 
 _WITHIN = {"scores": ("episode",), "sensitivity": ("map", "magnitude"), "quality": ("ahead",)}
-"""What tells the rows of one run and env step apart."""
+"""Columns that identify a row of one run and env step."""
 LOGGED = {"evaluations": "eval/", "training": "train/"}
 """Tables of metrics that were logged while training, and how the names of those begin."""
 NOT_LOGGED = ("env_steps", "updates", "seconds")
@@ -57,7 +56,7 @@ _OWN = ("task", "seed")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is known about a run besides its numbers."""
+    """A run's identity, options and provenance."""
 
     task: str
     method: str
@@ -69,12 +68,12 @@ class RunRecord:
 
     @property
     def name(self) -> str:
-        """How messages call it."""
+        """Its name in messages."""
         return f"{self.task}, {self.method}, seed {self.seed}"
 
     @property
     def key(self) -> tuple[str, str, int]:
-        """Tells it from other runs."""
+        """Its task, method and seed."""
         return self.task, self.method, self.seed
 
 
@@ -142,14 +141,14 @@ def merge(old: Tables, new: Tables) -> Tables:
                         f"results: {run.name} is there with other numbers ({name}.csv); results are never "
                         "replaced: remove the run by hand if it is wrong"
                     )
-    kept = [run for run in old.runs if run.key not in shared]
+    others = [run for run in old.runs if run.key not in shared]
     joined = {}
     for name in TABLES:
         before, after = old.tables[name], new.tables[name]
         newer = set(after[[*KEY]].itertuples(index=False, name=None))
         stays = [key not in newer for key in before[[*KEY]].itertuples(index=False, name=None)]
         joined[name] = _joined(name, [before.loc[stays], after])
-    return check(Tables(new.study, (*kept, *new.runs), **joined), "the results together")
+    return check(Tables(new.study, (*others, *new.runs), **joined), "the results together")
 
 
 def write_tables(tables: Tables, folder: Path | str) -> list[Path]:
@@ -255,14 +254,14 @@ def _plain(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rows_of(folder: Path) -> dict[str, pd.DataFrame]:
-    """What a run's folder holds of each table."""
+    """The rows of each table in a run's folder."""
     metrics = logs.read(folder)
     found = {}
     for name, prefix in LOGGED.items():
-        wanted = [column for column in TABLES[name] if column not in NOT_LOGGED]
-        rows = metrics.reindex(columns=["env_steps", "updates", *(prefix + column for column in wanted)])
+        logged = [column for column in TABLES[name] if column not in NOT_LOGGED]
+        rows = metrics.reindex(columns=["env_steps", "updates", *(prefix + column for column in logged)])
         rows = rows.loc[rows[f"{prefix}return"].notna()]
-        found[name] = rows.set_axis(["env_steps", "updates", *wanted], axis=1)
+        found[name] = rows.set_axis(["env_steps", "updates", *logged], axis=1)
     found["evaluations"]["seconds"] = seconds_at(folder, found["evaluations"]["env_steps"].to_numpy())
     found["scores"] = pd.DataFrame(
         [
@@ -287,17 +286,17 @@ def _measured(folder: Path, name: str) -> pd.DataFrame:
 
 
 def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
-    wanted = [*KEY, *columns]
+    needed = [*KEY, *columns]
     try:
         rows = pd.read_csv(path)
     except FileNotFoundError:
         raise ConfigError(f"results: {path} is missing") from None
     except (ValueError, UnicodeDecodeError) as error:
         raise ConfigError(f"results: {path} is not a table ({error})") from error
-    if missing := [name for name in wanted if name not in rows]:
-        raise ConfigError(f"results: {path} has no column {', '.join(missing)}; it needs {', '.join(wanted)}")
+    if missing := [name for name in needed if name not in rows]:
+        raise ConfigError(f"results: {path} has no column {', '.join(missing)}; it needs {', '.join(needed)}")
     try:
-        return _typed(rows[wanted])
+        return _typed(rows[needed])
     except ValueError as error:
         raise ConfigError(f"results: {path} is not a table of results ({error})") from error
 
@@ -309,7 +308,7 @@ def _typed(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _joined(name: str, parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """Rows of all runs in one order, whoever wrote them first."""
+    """Rows of all runs in one order, independent of the order of writing."""
     parts = [part for part in parts if len(part)]
     if not parts:
         return _typed(pd.DataFrame(columns=[*KEY, *TABLES[name]]))
@@ -351,7 +350,7 @@ _MADE_WITH = ("gpld", "git", "python", "packages", "device", "xla_flags")
 
 
 def _last_start(folder: Path) -> dict[str, Any]:
-    """What a run was last started with, and on which day."""
+    """Provenance of a run's last start, with its date."""
     starts = provenance.starts(folder)
     if not starts:
         return {}

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 
 from gpld import config as options
+from gpld import files
 from gpld.config import Config
-from gpld.results._scores import add_score
+from gpld.results._collect import add_score
 from gpld.results._tables import LOGGED, NOT_LOGGED, TABLES, RunRecord, Tables, of_run
 from gpld.training import logs, provenance, saved
 from gpld.training.score import Score
@@ -29,7 +30,7 @@ def unpack(tables: Tables, folders: Mapping[tuple[str, str, int], Path]) -> None
         folder.mkdir(parents=True, exist_ok=True)
         options.save(_config(run), folder / saved.CONFIG)
         start = {"env_steps": 0, **run.provenance}
-        (folder / provenance.RUN).write_text(json.dumps({"starts": [start]}, indent=1) + "\n")
+        files.write_text(folder / provenance.RUN, json.dumps({"starts": [start]}, indent=1) + "\n")
         _write_metrics(folder, own)
         by_step = own["scores"].groupby(["env_steps", "updates"], sort=False)["return"]
         for checkpoint, returns in by_step:
@@ -37,7 +38,8 @@ def unpack(tables: Tables, folders: Mapping[tuple[str, str, int], Path]) -> None
             add_score(folder, Score(run.task, int(env_steps), int(updates), 0, returns.tolist()))
         for name in ("sensitivity", "quality"):
             if len(own[name]):
-                own[name].to_csv(folder / f"{name}.csv", index=False)
+                with files.in_one_move(folder / f"{name}.csv") as unfinished:
+                    own[name].to_csv(unfinished, index=False)
 
 
 def _config(run: RunRecord) -> Config:
@@ -65,4 +67,4 @@ def _write_metrics(folder: Path, own: Mapping[str, pd.DataFrame]) -> None:
                 clock.append(about | {"seconds": row["seconds"], "time": 0.0})
     for name, found in ((logs.METRICS, lines), (logs.TIMING, clock)):
         found.sort(key=lambda line: line["env_steps"])
-        (folder / name).write_text("".join(json.dumps(line) + "\n" for line in found))
+        files.write_text(folder / name, "".join(json.dumps(line) + "\n" for line in found))

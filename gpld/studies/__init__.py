@@ -2,7 +2,7 @@
 
 from gpld.studies._cli import report_command as report_command
 from gpld.studies._cli import study_command as study_command
-from gpld.studies._estimate import Estimate as Estimate
+from gpld.studies._estimate import CostEstimate as CostEstimate
 from gpld.studies._estimate import estimate as estimate
 from gpld.studies._local import LocalOptions as LocalOptions
 from gpld.studies._plan import Group as Group
@@ -21,6 +21,6 @@ from gpld.studies._state import run_states as run_states
 from gpld.studies._study import Study as Study
 from gpld.studies._study import get as get
 from gpld.studies._study import names as names
-from gpld.studies._tables import bring as bring
 from gpld.studies._tables import committed as committed
 from gpld.studies._tables import export as export
+from gpld.studies._tables import unpack_committed as unpack_committed

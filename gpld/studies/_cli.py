@@ -1,5 +1,6 @@
 """`gpld study`: list, show, run, status, table, figure, report, export and import."""
 
+import argparse
 import dataclasses
 import shlex
 import sys
@@ -11,14 +12,16 @@ from typing import Annotated
 
 import tyro
 
+from gpld import machine
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Format, render
 from gpld.config import ConfigError
-from gpld.studies import _plan, _share, _show, _state, _status, _study, _tables
+from gpld.envs import opening
+from gpld.studies import _plan, _reuse, _show, _state, _status, _study, _tables
 from gpld.studies._report import write_report
 from gpld.studies._run import RunOptions, default_folder, run
 from gpld.studies._study import Study
-from gpld.studies._tables import Opened
+from gpld.studies._tables import OpenedResults
 
 Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: studies/NAME)")]
 Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
@@ -34,7 +37,7 @@ class NameOptions:
     """The study's folder."""
 
     def find(self) -> tuple[Study, Path]:
-        """The study, and the folder that it is or will be kept in."""
+        """The study and its folder."""
         study = _study.get(self.name)
         return study, (self.out or default_folder(study)).absolute()
 
@@ -54,14 +57,14 @@ class ShowOptions(NameOptions):
     """Options of `gpld study report`, and of all that shows results."""
 
     until: int | None = None
-    """Show only what was found up to so many env steps, scores included; all of it by default."""
+    """Show results up to these env steps only, scores included; all by default."""
 
-    def opened(self) -> AbstractContextManager[Opened]:
+    def opened(self) -> AbstractContextManager[OpenedResults]:
         """The study's results, in its folder or committed."""
         if self.until is not None and self.until <= 0:
             raise ConfigError(f"until: {self.until} is not allowed; it must be positive, in env steps")
         study, folder = self.find()
-        return _tables.opened(study, folder, only_there=self.out is not None)
+        return _tables.open_results(study, folder, only_there=self.out is not None)
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ class FigureOptions(ShowOptions):
 
 def list_studies(arguments: Sequence[str]) -> int:
     """List the studies."""
-    del arguments
+    argparse.ArgumentParser("gpld study list", description=list_studies.__doc__).parse_args(arguments)
     from rich.console import Console
     from rich.table import Column, Table
 
@@ -101,6 +104,7 @@ def list_studies(arguments: Sequence[str]) -> int:
 def show(arguments: Sequence[str]) -> int:
     """Show what a study is, and what it will take."""
     options = _parse(NameOptions, "show", show, arguments)
+    machine.leave_gpus()
     study, folder = options.find()
     print(f"{study.name}: {study.title}\n\n{study.purpose}\n")
     print(f"tasks: {', '.join(study.tasks)}")
@@ -117,19 +121,20 @@ def show(arguments: Sequence[str]) -> int:
     from gpld.studies._estimate import estimate
 
     plan = _plan.plan(study)
-    print(estimate(plan, _share.taken(folder, plan)))
+    print(estimate(plan, _reuse.reused(folder, plan)))
     return 0
 
 
 def run_study(arguments: Sequence[str]) -> int:
     """Run a study, or what is left of it."""
     options = _parse(StudyRunOptions, "run", run_study, arguments)
+    machine.leave_gpus()
     study = _study.get(options.name)
     folder = (options.out or default_folder(study)).absolute()
     from gpld.studies._estimate import estimate
 
     plan = _plan.plan(study, members=options.members).only(options.tasks)
-    print(f"{study.name}, in {folder}: {estimate(plan, _share.taken(folder, plan))}", flush=True)
+    print(f"{study.name}, in {folder}: {estimate(plan, _reuse.reused(folder, plan))}", flush=True)
     try:
         states = run(study, folder, options)
     except KeyboardInterrupt:
@@ -162,7 +167,7 @@ def table(arguments: Sequence[str]) -> int:
     options = _parse(TableOptions, "table", table, arguments)
     with options.opened() as study:
         source = _show.source_of(study.data, f"gpld study table {shlex.join(arguments)}")
-        plan, rows = _show.cut(study.plan, options.until), _show.load(study.folder, study.plan)
+        plan, rows = _show.truncate(study.plan, options.until), _show.load(study.folder, study.plan)
         found = _show.all_tables(plan, study.folder, rows, source)
     _print_notes(study)
     print("\n\n".join(render(table, options.format) for table in found) or "no results yet")
@@ -174,7 +179,7 @@ def figure(arguments: Sequence[str]) -> int:
     options = _parse(FigureOptions, "figure", figure, arguments)
     with options.opened() as study:
         source = _show.source_of(study.data, f"gpld study figure {shlex.join(arguments)}")
-        plan, rows = _show.cut(study.plan, options.until), _show.load(study.folder, study.plan)
+        plan, rows = _show.truncate(study.plan, options.until), _show.load(study.folder, study.plan)
         suffix = "" if plan is study.plan else f"-{options.until}"
         paths = _show.save_figures(
             plan, study.folder, rows, source, options.band, options.peers, suffix, study.out
@@ -184,17 +189,29 @@ def figure(arguments: Sequence[str]) -> int:
     return 0
 
 
+Imports = Annotated[bool, tyro.conf.arg(name="import")]
+"""Whether a module is imported that a folder names."""
+
+
+@dataclass(frozen=True)
+class StudyReportOptions(ShowOptions):
+    """Options of `gpld study report`."""
+
+    imports: Imports = True
+    """Import the module that a task of a run's (gym:MODULE:NAME) names to film it, which runs its code."""
+
+
 def study_report(arguments: Sequence[str]) -> int:
     """Write a study's report, one HTML page."""
-    options = _parse(ShowOptions, "report", study_report, arguments)
-    with options.opened() as study:
+    options = _parse(StudyReportOptions, "report", study_report, arguments)
+    with options.opened() as study, opening(study.folder, imports=options.imports):
         path = _show.write_report(study, until=options.until)
     _print_notes(study)
     print(path)
     return 0
 
 
-def _print_notes(study: Opened) -> None:
+def _print_notes(study: OpenedResults) -> None:
     for note in study.notes:
         print(f"note: {note}", file=sys.stderr)
 
@@ -229,19 +246,23 @@ class ReportOptions:
         Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: report.html there)")
     ] = None
     """The page to write."""
+    imports: Imports = True
+    """Import the module that a task of a run's (gym:MODULE:NAME) names to film it, which runs its code."""
 
 
 def report_command(arguments: Sequence[str], what: str) -> int:
-    """What `gpld report` does with its arguments; `what` explains it."""
+    """The command `gpld report`; `what` describes it."""
     options = tyro.cli(ReportOptions, prog="gpld report", description=what, args=list(arguments))
-    print(write_report(options.runs, options.out))
+    with opening(options.runs, imports=options.imports):
+        path = write_report(options.runs, options.out)
+    print(path)
     return 0
 
 
 def import_results(arguments: Sequence[str]) -> int:
-    """Bring a study's committed results into its folder, so that it goes on from them."""
+    """Copy a study's committed results into its folder, so that it continues from them."""
     study, folder = _parse(NameOptions, "import", import_results, arguments).find()
-    print(f"{_tables.bring(study, folder)} runs of {study.name}, in {folder}; they have no models")
+    print(f"{_tables.unpack_committed(study, folder)} runs of {study.name}, in {folder}; they have no models")
     return 0
 
 
@@ -259,7 +280,7 @@ ACTIONS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def study_command(arguments: Sequence[str]) -> int:
-    """What `gpld study` does with its arguments."""
+    """The command `gpld study`."""
     action, *rest = arguments or ["--help"]
     if action in ("-h", "--help"):
         lines = [f"  {name:6}  {function.__doc__}" for name, function in ACTIONS.items()]

@@ -1,4 +1,4 @@
-"""What a study will take, before it starts: GPU-hours and disk."""
+"""Estimates of a study's GPU-hours and disk, before it starts."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -30,7 +30,7 @@ REFERENCE_STATES = 16 * 64 * 26
 """B * T * (H + 1): states that heads see in one of those updates."""
 
 
-class Estimate(NamedTuple):
+class CostEstimate(NamedTuple):
     """Rough figures."""
 
     runs: int
@@ -57,8 +57,8 @@ class Estimate(NamedTuple):
         )
 
 
-def estimate(plan: Plan, taken: Mapping[str, str] | None = None) -> Estimate:
-    """What the whole of a plan will take, whatever is done of it already.
+def estimate(plan: Plan, taken: Mapping[str, str] | None = None) -> CostEstimate:
+    """The cost of a whole plan, including what is done already.
 
     `taken` are runs that need not be trained, by their names, and the studies that have trained them.
     """
@@ -77,12 +77,12 @@ def estimate(plan: Plan, taken: Mapping[str, str] | None = None) -> Estimate:
             model = needed.parameters + needed.optimizer
             # A checkpoint is written before the oldest is removed.
             largest = max(largest, count * (config.checkpoint.keep + 1) * (model + needed.replay))
-            kept = model + (needed.replay if plan.study.keep_replay else 0)
+            checkpoint = model + (needed.replay if plan.study.keep_replay else 0)
             milestones = (
                 config.agent_steps // config.checkpoint.milestones if config.checkpoint.milestones else 0
             )
-            disk += count * (kept * config.checkpoint.keep + milestones * needed.gradients // 2)
-    return Estimate(
+            disk += count * (checkpoint * config.checkpoint.keep + milestones * needed.gradients // 2)
+    return CostEstimate(
         runs=sum(count for _, count in [*starts, *groups]),
         groups=len(groups),
         updates=updates,
@@ -103,7 +103,7 @@ def update_ms(config: Config, parameters: int, members: int) -> float:
 
 
 def spaces_of(config: Config) -> Spaces:
-    """What a task offers, found out by making one environment."""
+    """The spaces of a task, from one environment."""
     return _spaces(config.task, config.backend, config.env.pixels)
 
 

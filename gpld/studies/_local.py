@@ -23,7 +23,7 @@ class LocalOptions:
     """Groups that share a GPU."""
 
 
-class Local:
+class LocalRunner:
     """Groups at work on this machine."""
 
     def __init__(self, folder: Path, groups: Sequence[Group], options: LocalOptions, *, retries: int):
@@ -66,11 +66,11 @@ class Local:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def close(self) -> None:
-        """Free what watches over the workers; they have ended."""
+        """Free the supervisors; the workers have ended."""
         self._pool.shutdown(wait=True)
 
-    goes_on = False
-    """Whether the groups go on if this process does not."""
+    outlives = False
+    """Whether the groups outlive this process."""
 
 
 def _places(options: LocalOptions, gpus: Callable[[], list[str]] | None = None) -> list[dict[str, str]]:

@@ -1,4 +1,4 @@
-"""A study as runs, and runs as groups that train in one program; kept in a file that every worker reads."""
+"""The plan of a study: its runs, and groups of them that train in one program, in a file for all workers."""
 
 import dataclasses
 import hashlib
@@ -11,6 +11,7 @@ from pathlib import Path
 from gpld import config as options
 from gpld import files
 from gpld.config import Config, ConfigError, flat
+from gpld.files import DamagedFile
 from gpld.population import PER_RUN
 from gpld.studies._study import Study, from_dict
 
@@ -18,7 +19,7 @@ PLAN = "plan.json"
 RUNS = "runs"
 """Folder of the runs, in that of a study."""
 START = "start"
-"""What stands for a method in the name of a run that others begin with."""
+"""The method in the name of a run that others start from."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Plan:
-    """All that workers need to know."""
+    """A study's runs and groups, as all workers read them."""
 
     study: Study
     groups: tuple[Group, ...]
@@ -82,18 +83,22 @@ class Plan:
     def write(self, folder: Path) -> None:
         """Keep it in a study's folder, in one move."""
         folder.mkdir(parents=True, exist_ok=True)
-        files.write_text(folder / PLAN, json.dumps(dataclasses.asdict(self), indent=1) + "\n")
+        files.write_json(folder / PLAN, dataclasses.asdict(self), indent=1)
 
 
 def read_plan(folder: Path) -> Plan:
     """The plan in a study's folder."""
     path = folder / PLAN
     try:
-        values = json.loads(path.read_text())
+        values = files.read_json(path)
+        study = from_dict(values["study"], values["study"]["name"])
+        return Plan(study, tuple(map(_group, values["groups"])))
     except FileNotFoundError:
         raise ConfigError(f"study: nothing has been run in {folder}; `gpld study run` does") from None
-    study = from_dict(values["study"], values["study"]["name"])
-    return Plan(study, tuple(map(_group, values["groups"])))
+    except ConfigError:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise DamagedFile(f"{path}: not the plan of a study ({error!r})") from error
 
 
 def plan(study: Study, *, members: int = 10) -> Plan:

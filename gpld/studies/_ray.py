@@ -12,7 +12,7 @@ from gpld.studies._supervise import Ending, Supervisor
 
 @dataclass(frozen=True)
 class RayOptions:
-    """What each task asks for, and of whom."""
+    """The resources of each task, and the cluster."""
 
     address: str = "auto"
     """Address of the cluster; auto for the one that this machine is in, local for a new one here."""
@@ -22,10 +22,10 @@ class RayOptions:
     """Cores of a group, as Ray counts them."""
 
 
-class OnRay:
+class RayRunner:
     """Groups in the hands of Ray, which starts them again if a node or a worker of its own is lost."""
 
-    goes_on = False
+    outlives = False
 
     def __init__(self, folder: Path, groups: Sequence[Group], options: RayOptions, *, retries: int):
         self._ray = _connect(options.address)
@@ -50,7 +50,7 @@ class OnRay:
             return "failed"
 
     def stop(self) -> None:
-        """Let all workers save and end: they do so once whoever watches over them is gone."""
+        """Let all workers save and end, which they do when their supervisor ends."""
         for task in self._tasks.values():
             self._ray.cancel(task, force=True)
 

@@ -18,7 +18,7 @@ def write_report(place: str | Path, out: Path | None = None) -> Path:
     elif (folder / _plan.PLAN).exists():
         study = _plan.read_plan(folder).study
     if study is not None:
-        with _tables.opened(study, folder.absolute()) as found:
+        with _tables.open_results(study, folder.absolute()) as found:
             path = _show.write_report(found)
         return path if out is None else _moved(path, out)
     runs = {str(run.relative_to(folder)): run for run in results.runs_in(folder)}

@@ -1,4 +1,4 @@
-"""Running a study, or what is left of it, wherever it shall run."""
+"""Running a study, or what is left of it, on this machine, Slurm or Ray."""
 
 import signal
 import sys
@@ -14,11 +14,11 @@ from rich.live import Live
 
 from gpld import results
 from gpld.config import ConfigError
-from gpld.studies import _plan, _share, _state, _status
-from gpld.studies._local import Local, LocalOptions
+from gpld.studies import _plan, _reuse, _state, _status
+from gpld.studies._local import LocalOptions, LocalRunner
 from gpld.studies._plan import Plan
-from gpld.studies._ray import OnRay, RayOptions
-from gpld.studies._slurm import OnSlurm, SlurmOptions
+from gpld.studies._ray import RayOptions, RayRunner
+from gpld.studies._slurm import SlurmOptions, SlurmRunner
 from gpld.studies._study import Study
 from gpld.studies._supervise import Ending
 
@@ -34,9 +34,9 @@ class RunOptions:
     tasks: tuple[str, ...] = ()
     """Tasks of the study that are run; all of them if none is named."""
     members: int = 10
-    """Most runs that are trained in one program."""
+    """The most runs that are trained in one program."""
     retries: int = 2
-    """How often a worker that is killed is started again."""
+    """The most times that a killed worker is started again."""
     wait: bool = True
     """Watch until all is done; otherwise return once Slurm has the jobs."""
     local: LocalOptions = field(default_factory=LocalOptions)
@@ -46,9 +46,9 @@ class RunOptions:
 
 @runtime_checkable
 class Runner(Protocol):
-    """Groups at work somewhere."""
+    """Runs groups on this machine or a cluster."""
 
-    goes_on: bool
+    outlives: bool
 
     def endings(self) -> dict[str, Ending]: ...
     def stop(self) -> None: ...
@@ -56,34 +56,34 @@ class Runner(Protocol):
 
 
 def default_folder(study: Study) -> Path:
-    """Where a study is kept unless a folder is named."""
+    """The folder of a study unless another is named."""
     return Path("studies") / study.name
 
 
 def run(study: Study, folder: Path | None = None, options: RunOptions | None = None) -> list[_state.RunState]:
-    """Run what is left of a study, show how far it is, and say where every run stands in the end.
+    """Run what is left of a study and show its progress; the final state of every run.
 
-    Everything is kept in `folder`: runs, results, logs and the state of the workers. A study that was
-    stopped, in any way and anywhere, goes on. Runs that a study in a folder beside it has already are taken.
-    Ctrl-C and SIGTERM let workers save; Slurm's jobs go on.
+    Everything is in `folder`: runs, results, logs and the state of the workers. A study that was stopped, in
+    any way and anywhere, is resumed. Runs that a study in a folder beside it already has are reused. Ctrl-C
+    and SIGTERM let workers save; Slurm's jobs continue.
     """
     options, folder = options or RunOptions(), (folder or default_folder(study)).absolute()
     _check(options)
     whole = _plan.plan(study, members=options.members)
     plan = whole.only(options.tasks)
     whole.write(folder)
-    _share.take(folder, plan)
+    _reuse.reuse(folder, plan)
     left = _state.pending(folder, plan)
     for group in left:
-        _state.forget(folder, group)
+        _state.clear_report(folder, group)
     if left:
         runner = _runner(folder, plan, options)
         with _sigterm_as_interrupt():
             try:
-                if options.wait or not runner.goes_on:
+                if options.wait or not runner.outlives:
                     _watch(folder, plan, runner)
             except KeyboardInterrupt:
-                _say_goodbye(runner)
+                _stop(runner)
                 raise
             finally:
                 runner.close()
@@ -107,34 +107,34 @@ def _check(options: RunOptions) -> None:
 def _runner(folder: Path, plan: Plan, options: RunOptions) -> Runner:
     left = _state.pending(folder, plan)
     if options.on == "slurm":
-        return OnSlurm(folder, left, options.slurm, retries=options.retries)
+        return SlurmRunner(folder, left, options.slurm, retries=options.retries)
     if options.on == "ray":
-        return OnRay(folder, left, options.ray, retries=options.retries)
-    return Local(folder, left, options.local, retries=options.retries)
+        return RayRunner(folder, left, options.ray, retries=options.retries)
+    return LocalRunner(folder, left, options.local, retries=options.retries)
 
 
 def _watch(folder: Path, plan: Plan, runner: Runner) -> None:
-    """Show how far the study is until no group is at work."""
+    """Show the study's progress until no group is at work."""
     console = Console()
-    wanted = {group.name for group in _state.pending(folder, plan)}
-    said = ""
+    pending = {group.name for group in _state.pending(folder, plan)}
+    printed = ""
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             endings = runner.endings()
             states = _state.run_states(folder, plan)
             if live is not None:
                 live.update(_status.status_table(plan, states), refresh=True)
-            elif (now := _status.line(states).partition(";")[0]) != said:
-                said = now
+            elif (now := _status.line(states).partition(";")[0]) != printed:
+                printed = now
                 print(_status.line(states), flush=True)
-            if endings.keys() >= wanted:
+            if endings.keys() >= pending:
                 return
             time.sleep(1.0)
 
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Stop in the same orderly way when a batch system ends this process."""
+    """Stop on SIGTERM as on Ctrl-C."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -146,9 +146,9 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _say_goodbye(runner: Runner) -> None:
-    if runner.goes_on:
-        print("the jobs go on; `gpld study status` says how far they are", file=sys.stderr)
+def _stop(runner: Runner) -> None:
+    if runner.outlives:
+        print("the jobs continue; `gpld study status` shows their progress", file=sys.stderr)
         return
-    print("letting the workers save; the same command goes on", file=sys.stderr)
+    print("letting the workers save; the same command resumes", file=sys.stderr)
     runner.stop()

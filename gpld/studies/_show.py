@@ -1,4 +1,4 @@
-"""What a study has found so far: tables, figures, films and the report, out of the results in its folder."""
+"""The results of a study: tables, figures, films and the report, from the results in its folder."""
 
 import dataclasses
 import os
@@ -29,7 +29,7 @@ from gpld.config import ConfigError
 from gpld.studies import _state, _status, _times
 from gpld.studies._plan import Plan, Run
 from gpld.studies._study import TASK_GROUPS, Study
-from gpld.studies._tables import Opened
+from gpld.studies._tables import OpenedResults
 from gpld.training import saved
 
 if TYPE_CHECKING:
@@ -41,11 +41,11 @@ FIGURES = "figures"
 PEERS = ("DreamerV3", "TD-MPC2")
 """Agents of others in the tables of a study that compares with peers."""
 DRAWN_PEERS = ("DreamerV3",)
-"""Those in its figures: a far stronger agent would leave no room to tell the study's methods apart."""
+"""Those in its figures: beside a far stronger agent, the study's methods could not be distinguished."""
 
 
 def load(folder: Path, plan: Plan) -> pd.DataFrame:
-    """Results of the runs of a plan, those under way included."""
+    """Results of the runs of a plan, those in training included."""
     if not results.can_write():
         raise ConfigError("study: to show its results needs pyarrow: pip install pyarrow")
     store = folder / results.FOLDER
@@ -58,7 +58,7 @@ def load(folder: Path, plan: Plan) -> pd.DataFrame:
     return rows.loc[rows["run"].isin([run.name for run in plan.runs])].reset_index(drop=True)
 
 
-def cut(plan: Plan, until: int | None) -> Plan:
+def truncate(plan: Plan, until: int | None) -> Plan:
     """A plan as if its study ended after `until` env steps. Films are left out: they show later agents."""
     steps = plan.study.env_steps
     if until is None or until >= steps[-1]:
@@ -67,22 +67,22 @@ def cut(plan: Plan, until: int | None) -> Plan:
     return dataclasses.replace(plan, study=dataclasses.replace(plan.study, env_steps=steps, films=()))
 
 
-def seen(study: Study, rows: pd.DataFrame) -> pd.DataFrame:
-    """Results as far as the study goes, or is shown."""
+def _until_last_step(study: Study, rows: pd.DataFrame) -> pd.DataFrame:
+    """Results up to the study's last env step."""
     return rows.loc[rows["env_steps"] <= study.env_steps[-1]]
 
 
-def compared(study: Study) -> Comparison:
-    """What a study compares."""
+def comparison_of(study: Study) -> Comparison:
+    """The tasks and methods that a study compares."""
     return Comparison(study.tasks, tuple(study.methods), study.baseline)
 
 
 def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
     """Scores at each of the study's env steps, areas under the curves, statistics, and numbers of others.
 
-    What nothing is known of yet is left out.
+    Empty tables are left out.
     """
-    shown, notes = compared(study), [*_missing(study, rows), source]
+    shown, notes = comparison_of(study), [*_unfinished_note(study, rows), source]
     subsets = {
         name: some for name, some in TASK_GROUPS.items() if set(some) < set(study.tasks) and len(some) > 1
     }
@@ -91,7 +91,7 @@ def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
         scores = statistics.final_scores(rows, env_steps)
         title = f"{study.title}: scores after {env_steps:,} env steps"
         if len(scores):
-            about = [_episodes(study, scores), *notes]
+            about = [_episodes_note(study, scores), *notes]
             found.append(comparisons.score_table(scores, shown, title=title, subsets=subsets, notes=about))
     last = study.env_steps[-1]
     if len(scores := statistics.final_scores(rows, last)):
@@ -103,13 +103,13 @@ def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
         found.append(comparisons.score_table(areas, shown, title=title, subsets=subsets, notes=about))
         title = f"{study.title}: statistics of the area under the curve to {last:,} env steps"
         found.append(comparisons.statistics_table(areas, shown, title=title, notes=about))
-    if aligned := curves.align(seen(study, rows)):
+    if aligned := curves.align(_until_last_step(study, rows)):
         title = f"{study.title}: sample efficiency"
         found.append(comparisons.efficiency_table(aligned, shown, title=title, notes=notes))
-    return found + _others(study, subsets)
+    return found + _reference_tables(study, subsets)
 
 
-def _others(study: Study, subsets: Mapping[str, Sequence[str]]) -> list[Table]:
+def _reference_tables(study: Study, subsets: Mapping[str, Sequence[str]]) -> list[Table]:
     """Tables of the numbers of others that a study compares with."""
     found = []
     paper = results.paper_scores()
@@ -120,7 +120,7 @@ def _others(study: Study, subsets: Mapping[str, Sequence[str]]) -> list[Table]:
             comparisons.score_table(
                 paper,
                 Comparison(tasks, results.METHODS, results.METHODS[0]),
-                title="the paper's scores, said to be after 1,000,000 env steps",
+                title="the paper's scores, reported after 1,000,000 env steps",
                 subsets={name: some for name, some in subsets.items() if set(some) <= set(tasks)},
                 notes=[
                     "20 episodes of a checkpoint for each seed; they may be after 2,000,000 env steps",
@@ -135,7 +135,7 @@ def _others(study: Study, subsets: Mapping[str, Sequence[str]]) -> list[Table]:
 
 
 def all_tables(plan: Plan, folder: Path, rows: pd.DataFrame, source: str) -> list[Table]:
-    """Everything that a study's tables show."""
+    """All tables of a study."""
     if plan.study.work == "time":
         return _times.tables(plan, folder, source)
     more = [table for section in sections(plan, folder, source) for table in section.tables]
@@ -146,8 +146,8 @@ def draw(
     study: Study, rows: pd.DataFrame, band: Band = "std", peers: Sequence[str] = ()
 ) -> "dict[str, Figure]":
     """The study's figures by name. `peers` are agents of others to draw beside each task's curves."""
-    rows = seen(study, rows)
-    shown, aligned = compared(study), curves.align(rows)
+    rows = _until_last_step(study, rows)
+    shown, aligned = comparison_of(study), curves.align(rows)
     others = {key: curves.task_curve(runs, band) for key, runs in curves.align(_published(study)).items()}
     others |= _peers(study, peers)
     paper = results.paper_scores() if "paper" in study.compare else None
@@ -193,10 +193,10 @@ def save_figures(
     if "cost" in study.figures and len(times := _times.load(plan, folder)):
         drawn["cost"] = cost.draw(times)
     for kind in (sensitivity, quality):
-        if kind.NAME in study.figures and len(found := measured(plan, folder, kind.NAME)):
+        if kind.NAME in study.figures and len(found := measurements(plan, folder, kind.NAME)):
             drawn[kind.NAME] = kind.draw(found)
     strips: dict[str, dict[str, Path]] = {}
-    for run in _filmed(plan):
+    for run in _runs_to_film(plan):
         strip = _state.run_folder(folder, run) / "film.png"
         if strip.exists():
             strips.setdefault(run.task, {})[run.method] = strip
@@ -207,7 +207,7 @@ def save_figures(
     return paths
 
 
-def measured(plan: Plan, folder: Path, name: str) -> pd.DataFrame:
+def measurements(plan: Plan, folder: Path, name: str) -> pd.DataFrame:
     """Rows of a measurement of trained agents so far, of all runs, by the study's names."""
     found = [
         rows.loc[rows["env_steps"] <= plan.study.env_steps[-1]].assign(run=run.name, method=run.method)
@@ -219,21 +219,21 @@ def measured(plan: Plan, folder: Path, name: str) -> pd.DataFrame:
 
 
 def sections(plan: Plan, folder: Path, source: str) -> list[report.Section]:
-    """What was measured of trained agents, if anything was."""
+    """Measurements of trained agents, if there are any."""
     if plan.study.work == "time":
         return []
-    found = {name: measured(plan, folder, name) for name in report.MEASURES}
+    found = {name: measurements(plan, folder, name) for name in report.MEASURES}
     return [report.section_of(name, rows, [source]) for name, rows in found.items() if len(rows)]
 
 
-def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.Film], str]:
+def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.FilmEntry], str]:
     """Films and predictions of the first seed of each method on the study's film tasks, made if missing.
 
     And why one could not be made, if one could not.
     """
     study = plan.study
     found, why = [], ""
-    for run in _filmed(plan):
+    for run in _runs_to_film(plan):
         path = _state.run_folder(folder, run)
         done = _state.scored(folder, run) >= {study.env_steps[-1]}
         if make and done:
@@ -243,7 +243,7 @@ def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.F
 
 
 def _film(run: Path) -> str:
-    """Film a run and its predictions as far as that is still to be done; why not, if one cannot be."""
+    """Film a run and its predictions unless done; the reason if one cannot be filmed."""
     reasons = []
     if not any(run.glob("open-loop*.png")):
         _, why = cinema.attempt("predictions", lambda: cinema.film_predictions(saved.load(run), run))
@@ -254,7 +254,7 @@ def _film(run: Path) -> str:
     return "; ".join(filter(None, reasons))
 
 
-def _filmed(plan: Plan) -> list[Run]:
+def _runs_to_film(plan: Plan) -> list[Run]:
     """The first seed of each method on the tasks that the study films."""
     firsts: dict[tuple[str, str], Run] = {}
     for run in plan.runs:
@@ -263,7 +263,7 @@ def _filmed(plan: Plan) -> list[Run]:
 
 
 def summary(study: Study, plan: Plan, folder: Path, rows: pd.DataFrame) -> list[str]:
-    """What was found, in sentences; `study` is that of the plan, or as far as it is shown."""
+    """The findings in sentences; `study` is that of the plan, perhaps truncated."""
     states = _state.run_states(folder, plan)
     done = sum(state.kind == "done" for state in states)
     sentences = [study.purpose.replace("\n", " ").replace("`", "")]
@@ -279,12 +279,14 @@ def summary(study: Study, plan: Plan, folder: Path, rows: pd.DataFrame) -> list[
             continue
         table = statistics.aggregate(statistics.summarise(scores), study.baseline)
         others = [method for method in study.methods if method != study.baseline and method in table.index]
-        sentences += [_finding(study, scores, method, float(table.loc[method, "gain"])) for method in others]
+        sentences += [
+            _comparison_sentence(study, scores, method, float(table.loc[method, "gain"])) for method in others
+        ]
     return sentences
 
 
-def _finding(study: Study, scores: pd.DataFrame, method: str, gain: float) -> str:
-    """What the scores of a method at some env steps say, and how surely."""
+def _comparison_sentence(study: Study, scores: pd.DataFrame, method: str, gain: float) -> str:
+    """A sentence about a method's scores against the baseline's, with its uncertainty."""
     own, theirs = (set(scores.loc[scores["method"] == name, "task"]) for name in (method, study.baseline))
     tasks = [task for task in study.tasks if task in own & theirs]
     if not tasks:
@@ -304,15 +306,15 @@ def _finding(study: Study, scores: pd.DataFrame, method: str, gain: float) -> st
     )
 
 
-def write_report(found: Opened, *, make_films: bool = True, until: int | None = None) -> Path:
+def write_report(found: OpenedResults, *, make_films: bool = True, until: int | None = None) -> Path:
     """Write the study's page, about results up to some env steps or all; its path."""
     plan, folder = found.plan, found.folder
-    shown = cut(plan, until)
+    shown = truncate(plan, until)
     study, timed = shown.study, plan.study.work == "time"
     rows = load(folder, plan)
     command = f"gpld study report {study.name}"
     if not found.is_committed:
-        command += f" --out {shlex.quote(_near(folder))}"
+        command += f" --out {shlex.quote(_relative(folder))}"
     source = source_of(found.data, command if until is None else f"{command} --until {until}")
     make_films = make_films and not found.is_committed
     made, why = films(shown, folder, make=make_films)
@@ -321,7 +323,7 @@ def write_report(found: Opened, *, make_films: bool = True, until: int | None = 
         title=f"{study.title} ({study.name})",
         summary=[*summary(study, plan, folder, rows), *map(_sentence, found.notes)],
         methods=list(study.methods),
-        rows=pd.concat([seen(study, rows), _published(study)], ignore_index=True),
+        rows=pd.concat([_until_last_step(study, rows), _published(study)], ignore_index=True),
         others=_peers(study),
         tables=_times.tables(plan, folder, source) if timed else tables(study, rows, source),
         sections=sections(shown, folder, source),
@@ -339,7 +341,7 @@ def _sentence(note: str) -> str:
 
 
 def _published(study: Study) -> pd.DataFrame:
-    """Published curves of the study's tasks, as far as the study goes, if they shall be shown."""
+    """Published curves of the study's tasks, up to the study's env steps, if the study compares with them."""
     rows = results.published()
     if "published" not in study.compare:
         return rows.iloc[:0]
@@ -347,7 +349,7 @@ def _published(study: Study) -> pd.DataFrame:
 
 
 def _peers(study: Study, agents: Sequence[str] = ()) -> dict[tuple[str, str], Curve]:
-    """Curves of others on the study's tasks, as far as it goes: of `agents`, or those it compares with."""
+    """Curves of `agents`, or of those the study compares with, on its tasks up to its last env step."""
     chosen = agents or (DRAWN_PEERS if "peers" in study.compare else ())
     rows = results.peers(agents=chosen)
     found = curves.peer_curves(rows.loc[rows["task"].isin(list(study.tasks))], study.env_steps[-1])
@@ -358,16 +360,16 @@ def _peers(study: Study, agents: Sequence[str] = ()) -> dict[tuple[str, str], Cu
 
 
 def source_of(data: Path, command: str) -> str:
-    """Where numbers come from, for the foot of what shows them."""
-    return f"data: {_near(data)}; command: {command}"
+    """The source of numbers, for notes of tables and figures."""
+    return f"data: {_relative(data)}; command: {command}"
 
 
-def _near(path: Path) -> str:
-    """A path as somebody in this folder would write it."""
+def _relative(path: Path) -> str:
+    """A path relative to the current folder, if it is inside."""
     return os.path.relpath(path) if path.absolute().is_relative_to(Path.cwd()) else str(path)
 
 
-def _episodes(study: Study, scores: pd.DataFrame) -> str:
+def _episodes_note(study: Study, scores: pd.DataFrame) -> str:
     kinds = set(scores["kind"].astype(str))
     checkpoint = f"{study.score_episodes} episodes of a checkpoint for each seed"
     if kinds <= {"score"}:
@@ -375,10 +377,10 @@ def _episodes(study: Study, scores: pd.DataFrame) -> str:
     return f"{checkpoint} where it was scored, otherwise its last evaluation while training"
 
 
-def _missing(study: Study, rows: pd.DataFrame) -> Sequence[str]:
-    """A note about what there are no results of."""
+def _unfinished_note(study: Study, rows: pd.DataFrame) -> Sequence[str]:
+    """A note about runs that have no results yet."""
     last = statistics.final_scores(rows, study.env_steps[-1])
-    wanted = len(study.tasks) * len(study.methods) * len(study.seeds)
-    if len(last) == wanted:
+    planned = len(study.tasks) * len(study.methods) * len(study.seeds)
+    if len(last) == planned:
         return []
-    return [f"{wanted - len(last)} of {wanted} runs are not finished: numbers are preliminary"]
+    return [f"{planned - len(last)} of {planned} runs are not finished: numbers are preliminary"]

@@ -17,17 +17,17 @@ from gpld.studies._plan import Group
 from gpld.studies._supervise import Ending, Supervisor
 
 TIMEOUTS = 1000
-"""How often a job that has run into its time limit is put back into the queue."""
+"""The most times that a job at its time limit is queued again."""
 WARNING_SECONDS = 120
-"""How long before a time limit jobs are told, so that they can save."""
+"""How long before its time limit a job gets a signal, so that it can save."""
 
 GRACE_SECONDS = 600
-"""Slurm has ended a job long before this, once it has said that it will."""
+"""Slurm has ended a job long before this time after its signal."""
 
 
 @dataclass(frozen=True)
 class SlurmOptions:
-    """What each job asks for."""
+    """The resources of each job."""
 
     partition: str = ""
     """Partition; Slurm's default if empty."""
@@ -44,11 +44,11 @@ class SlurmOptions:
     memory_gb: int = 0
     """Memory of a job, in GB; Slurm's default if 0."""
     at_once: int = 256
-    """Most jobs of the array that run at the same time."""
+    """The most jobs of the array that run at the same time."""
 
 
 class Job:
-    """What a job does: watch over the worker of its group. Called, and asked to make ready, by submitit."""
+    """A job: supervises the worker of its group. Called, and checkpointed, by submitit."""
 
     def __init__(self, folder: Path, group: Group, retries: int):
         self._folder, self._group, self._retries = folder, group, retries
@@ -59,7 +59,7 @@ class Job:
         supervisor = self._supervisor = Supervisor(self._folder, self._group, retries=self._retries)
         if threading.current_thread() is threading.main_thread():
             # Pre-empted or cancelled: Slurm may know nothing of the worker, whose session is its own.
-            signal.signal(signal.SIGTERM, lambda *_: supervisor.ask())
+            signal.signal(signal.SIGTERM, lambda *_: supervisor.request_stop())
         ending = supervisor.run()
         if ending == "interrupted":
             time.sleep(GRACE_SECONDS)  # Slurm queues a pre-empted job again, but only while it is alive
@@ -74,10 +74,10 @@ class Job:
         return DelayedSubmission(Job(self._folder, self._group, self._retries))
 
 
-class OnSlurm:
+class SlurmRunner:
     """Groups in Slurm's queue."""
 
-    goes_on = True
+    outlives = True
 
     def __init__(self, folder: Path, groups: Sequence[Group], options: SlurmOptions, *, retries: int):
         self._folder, self._groups = folder, groups

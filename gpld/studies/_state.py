@@ -1,4 +1,4 @@
-"""How far a study is, as its workers leave it on the disk: any process on any machine can ask."""
+"""The state of a study in files that its workers write and any process on any machine can read."""
 
 import json
 import os
@@ -13,27 +13,28 @@ from typing import Literal
 
 from gpld import files, results
 from gpld.analysis import rollouts
+from gpld.files import DamagedFile
 from gpld.studies._plan import RUNS, Group, Plan, Run
 from gpld.training import saved
 from gpld.training.checkpoints import saved_steps
-from gpld.training.milestones import MILESTONES
+from gpld.training.checkpoints.milestones import MILESTONES
 
 STATE = "state"
 LOGS = "logs"
 TIMES = "cost.csv"
-"""What was found about a run that was timed, in its folder."""
+"""The times of a run's updates, in its folder."""
 TAKEN = "taken.json"
-"""In the folder of a run that was taken from another study: which."""
-BEAT_SECONDS = 5.0
+"""In the folder of a run that was taken from another study: the study."""
+HEARTBEAT_SECONDS = 5.0
 LOST_SECONDS = 60.0
-"""A worker that has not been heard of for so long has ended without a word."""
+"""A worker without a heartbeat for so long has died."""
 
 Kind = Literal["done", "running", "failed", "interrupted", "waiting"]
 
 
 @dataclass(frozen=True)
 class GroupState:
-    """What the worker of a group said last."""
+    """The last report of a group's worker."""
 
     kind: Kind = "waiting"
     host: str = ""
@@ -46,7 +47,7 @@ class GroupState:
 
 @dataclass(frozen=True)
 class RunState:
-    """Where a run stands."""
+    """The state of a run."""
 
     run: Run
     kind: Kind
@@ -55,18 +56,18 @@ class RunState:
     """Env steps a second, while it is running."""
     reason: str = ""
     log: str = ""
-    """Where its worker wrote what happened, if it failed."""
+    """The log of its worker, if it failed."""
     taken: str = ""
     """The study that trained it, if it is another."""
 
 
 def run_folder(folder: Path, run: Run) -> Path:
-    """Where a run of the study in `folder` lives."""
+    """The folder of a run of the study in `folder`."""
     return folder / RUNS / run.name
 
 
 def log_path(folder: Path, group: Group) -> Path:
-    """What the workers of a group say, attempt after attempt."""
+    """The log of a group's workers."""
     return folder / LOGS / f"{group.name}.log"
 
 
@@ -78,20 +79,23 @@ def scored(folder: Path, run: Run) -> set[int]:
 def taken_from(folder: Path, run: Run) -> str:
     """The study that a run was taken from, or nothing."""
     path = run_folder(folder, run) / TAKEN
-    return json.loads(path.read_text())["study"] if path.exists() else ""
+    try:
+        return str(json.loads(files.read_text(path))["study"]) if path.exists() else ""
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DamagedFile(f"{path}: does not name a study ({error!r}); move it away to continue") from error
 
 
 def unmeasured(folder: Path, plan: Plan, run: Run) -> list[int]:
-    """Env steps of models that a run has kept and that are still to be measured, the latest first.
+    """Env steps of saved models of a run that are still to be measured, the latest first.
 
     Those of models that are scored, and of milestones.
     """
     if not plan.study.measures:
         return []
     path = run_folder(folder, run)
-    kept = {*plan.study.env_steps} & {*saved.steps(path)} | {*saved_steps(path / MILESTONES)}
+    models = {*plan.study.env_steps} & {*saved.steps(path)} | {*saved_steps(path / MILESTONES)}
     done = set.intersection(*(rollouts.measured_steps(path, name) for name in plan.study.measures))
-    return sorted((step for step in kept - done if step <= run.config.env_steps), reverse=True)
+    return sorted((step for step in models - done if step <= run.config.env_steps), reverse=True)
 
 
 def is_done(folder: Path, plan: Plan, run: Run) -> bool:
@@ -104,9 +108,9 @@ def is_done(folder: Path, plan: Plan, run: Run) -> bool:
 
 
 def store(folder: Path, plan: Plan, run: Run) -> None:
-    """Put what a run has found so far, and no further than it goes here, into the study's results.
+    """Add what a run has found, up to its last env step in this study, to the study's results.
 
-    Nothing happens on a machine that cannot write them: one that can does it before it shows them.
+    Nothing happens on a machine that cannot write them: one that can does so before showing them.
     """
     path = run_folder(folder, run)
     if (path / saved.CONFIG).exists() and results.can_write():
@@ -122,71 +126,77 @@ def pending(folder: Path, plan: Plan) -> list[Group]:
 
 
 @contextmanager
-def at_work(folder: Path, group: Group) -> Iterator[dict[str, str]]:
-    """Say that a group is being worked on, until it is not; failures are added to what this gives."""
+def report_running(folder: Path, group: Group) -> Iterator[dict[str, str]]:
+    """Report that a group is running, until the block ends; failures are to be added to the result."""
     path, failures = _path(folder, group), {}
     path.parent.mkdir(parents=True, exist_ok=True)
     state = GroupState("running", platform.node(), os.getpid(), time.time(), failures)
     _write(path, state)
     stop = threading.Event()
-    beating = threading.Thread(target=_beat, args=(path, stop), daemon=True)
-    beating.start()
+    heartbeat = threading.Thread(target=_heartbeat, args=(path, stop), daemon=True)
+    heartbeat.start()
     kind: Kind = "interrupted"
     try:
         yield failures
         kind = "failed" if failures else "done"
     finally:
         stop.set()
-        beating.join()
+        heartbeat.join()
         _write(path, GroupState(kind, state.host, state.pid, state.started, failures))
 
 
-def fail(folder: Path, group: Group, reason: str) -> None:
-    """Say of all runs of a group why they failed, in the place of a worker that cannot."""
+def report_failure(folder: Path, group: Group, reason: str) -> None:
+    """Report why all runs of a group failed, for a worker that cannot."""
     path = _path(folder, group)
     path.parent.mkdir(parents=True, exist_ok=True)
     _write(path, GroupState("failed", failures={run.name: reason for run in group.runs}))
 
 
 def read_group(folder: Path, group: Group) -> GroupState:
-    """What the worker of a group said last, or that it has not been heard of."""
+    """The last report of a group's worker, or that there is none."""
     path = _path(folder, group)
     try:
-        state = GroupState(**json.loads(path.read_text()))
+        state = GroupState(**json.loads(files.read_text(path)))
         silent = time.time() - path.stat().st_mtime
     except FileNotFoundError:
         return GroupState()
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DamagedFile(
+            f"{path}: not the state of a worker ({error!r}); move it away to continue"
+        ) from error
     if state.kind == "running" and silent > LOST_SECONDS:
         return GroupState("interrupted", state.host, state.pid, state.started)
     return state
 
 
-def forget(folder: Path, group: Group) -> None:
-    """Forget how a group's last worker ended, before there is another."""
+def clear_report(folder: Path, group: Group) -> None:
+    """Remove the report of a group's last worker, before another one starts."""
     if read_group(folder, group).kind != "running":
         _path(folder, group).unlink(missing_ok=True)
 
 
 def run_states(folder: Path, plan: Plan) -> list[RunState]:
-    """Where every run stands."""
+    """The state of every run."""
     states: dict[str, RunState] = {}
     for group in plan.groups:
-        said = read_group(folder, group)
+        reported = read_group(folder, group)
         for run in (*([group.start] if group.start else []), *group.runs):
-            # Groups may share a start: the first that is at work speaks for it.
+            # Groups may share a start: the first that is running reports it.
             if run.name not in states or states[run.name].kind == "waiting":
-                states[run.name] = _run_state(folder, plan, group, run, said)
+                states[run.name] = _run_state(folder, plan, group, run, reported)
     return [*states.values()]
 
 
-def _run_state(folder: Path, plan: Plan, group: Group, run: Run, said: GroupState) -> RunState:
+def _run_state(folder: Path, plan: Plan, group: Group, run: Run, reported: GroupState) -> RunState:
     goal = run.config.env_steps
     if is_done(folder, plan, run):
         return RunState(run, "done", goal, taken=taken_from(folder, run))
-    env_steps, rate = _progress(run_folder(folder, run), said.started)
-    if run.name in said.failures:
-        return RunState(run, "failed", env_steps, 0.0, said.failures[run.name], str(log_path(folder, group)))
-    kind = "waiting" if said.kind in ("done", "failed") else said.kind
+    env_steps, rate = _progress(run_folder(folder, run), reported.started)
+    if run.name in reported.failures:
+        return RunState(
+            run, "failed", env_steps, 0.0, reported.failures[run.name], str(log_path(folder, group))
+        )
+    kind = "waiting" if reported.kind in ("done", "failed") else reported.kind
     return RunState(run, kind, min(env_steps, goal), rate if kind == "running" else 0.0)
 
 
@@ -217,7 +227,7 @@ def _write(path: Path, state: GroupState) -> None:
     files.write_text(path, json.dumps(asdict(state), indent=1) + "\n")
 
 
-def _beat(path: Path, stop: threading.Event) -> None:
-    while not stop.wait(BEAT_SECONDS):
-        with suppress(OSError):  # a file system that is away for a moment
+def _heartbeat(path: Path, stop: threading.Event) -> None:
+    while not stop.wait(HEARTBEAT_SECONDS):
+        with suppress(OSError):  # a file system that is unavailable for a moment
             os.utime(path)

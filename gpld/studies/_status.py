@@ -46,7 +46,7 @@ def failures(states: Sequence[RunState]) -> list[str]:
 
 
 def taken(states: Sequence[RunState]) -> list[str]:
-    """How many runs were taken from each of other studies, in words."""
+    """A line about how many runs were taken from each other study."""
     counts = Counter(state.taken for state in states if state.taken)
     return [f"{count} taken from {study}" for study, count in counts.items()]
 

@@ -1,4 +1,4 @@
-"""What a study is, and how it is read: a small TOML file for each, of this package or a user's."""
+"""The definition of a study, read from a TOML file of this package or a user's."""
 
 import re
 import tomllib
@@ -50,9 +50,9 @@ class Study:
     title: str = ""
     """A few words for headings."""
     purpose: str = ""
-    """What it is for, and what a reader should know about it."""
+    """Its purpose, for readers."""
     work: Work = "train"
-    """What is done with each run: train and score it, or time its updates beside those of the baseline."""
+    """Train and score each run, or time its updates beside those of the baseline."""
     tasks: tuple[str, ...] = ()
     """Tasks, or the groups proprio, locomotion, quadruped and dmc."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -60,7 +60,7 @@ class Study:
     env_steps: tuple[int, ...] = (1_000_000,)
     """Env steps at which the runs are scored, in rising order; they are trained for the last."""
     start: Start = field(default_factory=Start)
-    """What runs begin with."""
+    """The warm start of the runs."""
     presets: tuple[str, ...] = ("12m", "gpu")
     """Presets of all runs, applied from left to right."""
     baseline: str = "DreamerV3"
@@ -70,7 +70,7 @@ class Study:
     keep_replay: bool = False
     """Keep the replay of finished runs, gigabytes each, so that they can be trained for longer."""
     measures: tuple[Measure, ...] = ()
-    """What is measured of every checkpoint that is scored."""
+    """Measurements of every checkpoint that is scored."""
     figures: tuple[Figure, ...] = ("aggregate", "tasks")
     """Figures that show it."""
     singly: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Watching over a worker, wherever it runs: start it again if it is killed, and let it save to stop."""
+"""The supervisor of a worker: starts it again if it is killed, and lets it save before it stops."""
 
 import os
 import signal
@@ -10,18 +10,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Literal
 
+from gpld import files
 from gpld.studies import _state
 from gpld.studies._plan import Group
 
 Ending = Literal["done", "failed", "interrupted"]
 
-_ASKED = {signal.SIGTERM, signal.SIGINT}
+_STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 SAVE_SECONDS = 75.0
 """Time that a worker has to save before it is killed."""
 
 
 def worker_command(folder: Path, group: Group) -> list[str]:
-    """What starts a worker."""
+    """The command of a worker."""
     return [sys.executable, "-m", "gpld.studies._worker", str(folder), group.name]
 
 
@@ -44,22 +45,26 @@ class Supervisor:
         for attempt in range(self._retries + 1):
             if self._stopped.is_set():
                 return "interrupted"
-            with log.open("a") as file:
+            with os.fdopen(files.open_here(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a") as file:
                 file.write(f"--- attempt {attempt + 1}, {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
                 file.flush()
                 status = self._attempt(file)
             if status in (0, 1):
                 return "done" if status == 0 else "failed"
-            if status - 128 in _ASKED or -status in _ASKED:
+            if status - 128 in _STOP_SIGNALS or -status in _STOP_SIGNALS:
                 return "interrupted"
             if status > 0:
-                _state.fail(self._folder, self._group, f"its worker could not begin (exit status {status})")
+                _state.report_failure(
+                    self._folder, self._group, f"its worker could not start (exit status {status})"
+                )
                 return "failed"
         times = f"{self._retries + 1} times" if self._retries else "once"
-        _state.fail(self._folder, self._group, f"its worker was killed {times}, last by signal {-status}")
+        _state.report_failure(
+            self._folder, self._group, f"its worker was killed {times}, last by signal {-status}"
+        )
         return "failed"
 
-    def ask(self) -> None:
+    def request_stop(self) -> None:
         """Ask the worker to save and end, and start no other."""
         self._stopped.set()
         if self._process is not None:
@@ -67,7 +72,7 @@ class Supervisor:
 
     def stop(self, seconds: float = SAVE_SECONDS) -> None:
         """Let the worker save and end; after `seconds`, end it."""
-        self.ask()
+        self.request_stop()
         process = self._process
         if process is None:
             return
@@ -77,7 +82,7 @@ class Supervisor:
             process.kill()
 
     def _attempt(self, log: IO[str]) -> int:
-        # A session of its own, lest Ctrl-C reaches it too; and no SIGUSR2, which Slurm sends to everyone.
+        # A session of its own, so that Ctrl-C does not reach it; no SIGUSR2, which Slurm sends to all.
         command = worker_command(self._folder, self._group)
         shielded = ["sh", "-c", 'trap "" USR2; exec "$@"', "sh", *command]
         process = self._process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""The results of a study that are kept in a repository: written out of its folder, and shown from there."""
+"""The results of a study as text files in a repository: exported from its folder, and shown from there."""
 
 import dataclasses
 import json
@@ -20,26 +20,26 @@ from gpld.studies._study import Study
 from gpld.training import saved
 
 FOLDER = "results"
-"""Where a repository keeps results, a folder for each study."""
+"""The folder of results in a repository, with one for each study."""
 
 
 def export(study: Study, folder: Path, to: Path | None = None, *, commit: str = "") -> list[Path]:
-    """Add what the runs in a study's folder have found to its committed tables; the paths of these.
+    """Add the results of the runs in a study's folder to its committed tables; the paths of these.
 
     `to` is the folder of the tables, results/NAME by default. `commit` is that of the code that made the
-    runs, if they do not know it, or not the right one.
+    runs, if their provenance has none, or a wrong one.
     """
     to = to or Path(FOLDER) / study.name
     there = {run: _state.run_folder(folder, run) for run in plan(study).runs}
     folders = {_key(run): path for run, path in there.items() if (path / saved.CONFIG).exists()}
     if not folders:
         raise ConfigError(f"study: there are no runs of {study.name} in {folder}")
-    tables = results.collect_tables(_described(study), folders)
+    tables = results.collect_tables(_as_json(study), folders)
     if commit:
-        tables = replace(tables, runs=tuple(_made_by(run, commit) for run in tables.runs))
+        tables = replace(tables, runs=tuple(_with_commit(run, commit) for run in tables.runs))
     if (to / results.RUNS).exists():
         tables = results.merge(results.read_tables(to), tables)
-    _refuse_others(study, tables)
+    _check_options(study, tables)
     return results.write_tables(tables, to)
 
 
@@ -51,42 +51,42 @@ def committed(study: Study) -> Path | None:
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedResults:
     """Results of a study that can be shown."""
 
     plan: Plan
     folder: Path
     """Holds the runs."""
     out: Path
-    """Where what shows them goes."""
+    """The folder for figures and reports."""
     data: Path
-    """Where they come from, for people."""
+    """Their source, to be shown."""
     notes: tuple[str, ...] = ()
-    """What to say of them."""
+    """Notes to show with them."""
     is_committed: bool = False
-    """Whether the runs are out of tables: they have no checkpoints."""
+    """Whether the runs come from committed tables: they have no checkpoints."""
 
 
 @contextmanager
-def opened(study: Study, folder: Path, *, only_there: bool = False) -> Iterator[Opened]:
+def open_results(study: Study, folder: Path, *, only_there: bool = False) -> Iterator[OpenedResults]:
     """The results in a study's folder, or, if nothing has been run there, those that are committed.
 
-    Committed runs are unpacked into a folder that lasts as long as this. With `only_there` they do not count.
+    Committed runs are unpacked into a temporary folder. With `only_there` they are not used.
     """
     tables_folder = None if only_there or (folder / PLAN).exists() else committed(study)
     if tables_folder is None:
-        yield Opened(read_plan(folder), folder, folder, folder / results.FOLDER)
+        yield OpenedResults(read_plan(folder), folder, folder, folder / results.FOLDER)
         return
     notes = tuple(outdated(study, results.read_tables(tables_folder)))
     with tempfile.TemporaryDirectory() as name:
-        bring(study, Path(name), tables_folder)
-        yield Opened(plan(study), Path(name), folder, tables_folder, notes, is_committed=True)
+        unpack_committed(study, Path(name), tables_folder)
+        yield OpenedResults(plan(study), Path(name), folder, tables_folder, notes, is_committed=True)
 
 
-def bring(study: Study, folder: Path, tables_folder: Path | None = None) -> int:
+def unpack_committed(study: Study, folder: Path, tables_folder: Path | None = None) -> int:
     """Unpack a study's committed runs into its folder; how many there are.
 
-    The study then goes on with the runs that are missing, and others can take these. They have no models.
+    The study then trains the runs that are missing, and other studies can use these. They have no models.
     """
     if (folder / PLAN).exists():
         raise ConfigError(f"study: {study.name} has been run in {folder}; name another folder with --out")
@@ -94,27 +94,27 @@ def bring(study: Study, folder: Path, tables_folder: Path | None = None) -> int:
     if tables_folder is None:
         raise ConfigError(f"study: there are no committed results of {study.name}")
     tables, planned = results.read_tables(tables_folder), plan(study)
-    _refuse_others(study, tables)
+    _check_options(study, tables)
     results.unpack(tables, {_key(run): _state.run_folder(folder, run) for run in planned.runs})
     planned.write(folder)
     return len(tables.runs)
 
 
 def outdated(study: Study, tables: Tables) -> list[str]:
-    """What has changed in a study's definition since its committed runs were made, in sentences."""
-    now, then = _described(study), {**_described(Study()), **tables.study}
-    entries = [name for name in now if name not in _WORDS and now[name] != then[name]]
+    """Notes about changes of a study's definition since its committed runs were made."""
+    now, then = _as_json(study), {**_as_json(Study()), **tables.study}
+    entries = [name for name in now if name not in _SHOWN and now[name] != then[name]]
     if not entries:
         return []
     changed = "; ".join(f"{name} was {_short(then[name])} and is {_short(now[name])}" for name in entries)
     return [f"the results are older than the definition of {study.name}: {changed}"]
 
 
-_WORDS = ("title", "purpose", "figures", "singly", "films", "compare")
+_SHOWN = ("title", "purpose", "figures", "singly", "films", "compare")
 """Entries of a definition that change how results are shown, and not the results."""
 
 
-def _refuse_others(study: Study, tables: Tables) -> None:
+def _check_options(study: Study, tables: Tables) -> None:
     """Refuse runs with other options than the study gives them, unless its definition has changed since."""
     if outdated(study, tables):
         return
@@ -122,8 +122,8 @@ def _refuse_others(study: Study, tables: Tables) -> None:
     for run in tables.runs:
         if run.key not in configs:
             raise ConfigError(f"results: {run.name} is not a run of {study.name}")
-        wanted = json.loads(json.dumps(options.flat(configs[run.key])))
-        for name, (one, two) in results.differences(wanted, run.options).items():
+        expected = json.loads(json.dumps(options.flat(configs[run.key])))
+        for name, (one, two) in results.differences(expected, run.options).items():
             raise ConfigError(
                 f"results: {run.name} is a run of another configuration: {name} is {two!r}, but {one!r} in "
                 f"the definition of {study.name}"
@@ -134,12 +134,12 @@ def _key(run: Run) -> tuple[str, str, int]:
     return run.task, run.method, run.seed
 
 
-def _described(study: Study) -> dict[str, Any]:
-    """A definition as JSON holds it."""
+def _as_json(study: Study) -> dict[str, Any]:
+    """A definition as JSON."""
     return json.loads(json.dumps(dataclasses.asdict(study)))
 
 
-def _made_by(run: RunRecord, commit: str) -> RunRecord:
+def _with_commit(run: RunRecord, commit: str) -> RunRecord:
     return replace(run, provenance={**run.provenance, "git": {"commit": commit, "dirty": False}})
 
 

@@ -20,7 +20,7 @@ def measure(folder: Path, plan: Plan, group: Group) -> None:
 
     runs = sorted(group.runs, key=lambda run: run.method != plan.study.baseline)  # the baseline first
     spaces = spaces_of(runs[0].config)
-    rows = cost.compare([run.config for run in runs], spaces=spaces, progress=cost.told)
+    rows = cost.compare([run.config for run in runs], spaces=spaces, progress=cost.print_progress)
     device = jax.devices()[0].device_kind
     for run, row in zip(runs, rows.to_dict("records"), strict=True):
         path = _state.run_folder(folder, run)
@@ -32,7 +32,7 @@ def measure(folder: Path, plan: Plan, group: Group) -> None:
 
 
 def load(plan: Plan, folder: Path) -> pd.DataFrame:
-    """What was found so far: a row for each run, with the columns of `cost.measure`."""
+    """Measurements so far: a row for each run, with the columns of `cost.measure`."""
     paths = [_state.run_folder(folder, run) / _state.TIMES for run in plan.runs]
     found = [_read(path) for path in paths if path.exists()]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
@@ -57,7 +57,7 @@ def tables(plan: Plan, folder: Path, source: str) -> list[Table]:
 
 
 def summary(plan: Plan, folder: Path) -> list[str]:
-    """What was found, in sentences."""
+    """The findings in sentences."""
     found = load(plan, folder)
     if found.empty:
         return ["Nothing has been timed yet."]

@@ -1,12 +1,12 @@
-"""The process that works on one group: train its runs as far as they are to be scored, score them, go on.
+"""The process that works on one group: train its runs up to each score, score them, continue.
 
-What is known is kept at once, and what matters most comes first: the runs' metrics, their scores, and then
+What is known is written at once, and what matters most comes first: the runs' metrics, their scores, and then
 what is measured of their models, of the last of all runs before any earlier one.
 
     python -m gpld.studies._worker FOLDER GROUP
 
 It exits with 0 if all runs are done, 1 if some failed, and 128 plus the number of the signal that interrupted
-it; everything is saved then, and another worker goes on.
+it; everything is saved then, and another worker continues.
 """
 
 import fcntl
@@ -20,13 +20,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from gpld import config as options
-from gpld import results
-from gpld.config import ConfigError
+from gpld import files, results
+from gpld.config import Config, ConfigError
+from gpld.population import Member
 from gpld.studies import _state, _times
 from gpld.studies._plan import RUNS, Group, Plan, Run, read_plan
-from gpld.studies._train import train_group
 from gpld.training import saved
 
 
@@ -39,9 +40,9 @@ class Interrupted(BaseException):
 
 
 def work(folder: Path, group: Group, plan: Plan) -> int:
-    """Do what is left of a group; the exit status."""
+    """Do the rest of a group's work; the exit status."""
     try:
-        with _state.at_work(folder, group) as failures:
+        with _state.report_running(folder, group) as failures:
             if plan.study.work == "time":
                 _times.measure(folder, plan, group)
             else:
@@ -53,12 +54,12 @@ def work(folder: Path, group: Group, plan: Plan) -> int:
 
 
 def _train(folder: Path, plan: Plan, group: Group, failures: dict[str, str]) -> None:
-    """Train and score what is left of a group, and before it what its runs begin with."""
+    """Train and score what is left of a group, after the run that its runs start from."""
     begin = {}
     if group.start is not None:
-        _make_start(folder, plan, group.start, failures)
+        _train_start(folder, plan, group.start, failures)
         if group.start.name in failures:
-            failures |= {run.name: f"{group.start.name}, which it begins with, failed" for run in group.runs}
+            failures |= {run.name: f"{group.start.name}, which it starts from, failed" for run in group.runs}
         begin = {
             "init_from": str(_state.run_folder(folder, group.start)),
             "init": plan.study.start.init,
@@ -68,39 +69,39 @@ def _train(folder: Path, plan: Plan, group: Group, failures: dict[str, str]) -> 
         left = [replace(run, config=replace(run.config, **begin)) for run in left if run.name not in failures]
         if group.start is not None:
             for run in left:
-                _follow(_state.run_folder(folder, run) / saved.CONFIG, folder, group.start)
+                _update_init_from(_state.run_folder(folder, run) / saved.CONFIG, folder, group.start)
         _advance(folder, plan, left, env_steps, failures)
-        # Before training goes on: the checkpoint will be replaced.
+        # Before training continues: the checkpoint will be replaced.
         _measure(folder, plan, group, failures, only=env_steps)
     _measure(folder, plan, group, failures)
 
 
-def _follow(config: Path, folder: Path, start: Run) -> None:
-    """Say in a run's options where what it began with is now: the study's folder may have been moved."""
+def _update_init_from(config: Path, folder: Path, start: Run) -> None:
+    """Update the source of a run's warm start in its options: the study's folder may have been moved."""
     inside = Path(RUNS, start.name).parts
-    with suppress(ConfigError):  # training tells what is wrong with them
+    with suppress(ConfigError):  # training reports what is wrong with them
         before = options.load(config) if config.exists() else None
         if before and Path(before.init_from).parts[-len(inside) :] == inside:
             options.save(replace(before, init_from=str(folder.joinpath(*inside))), config)
 
 
-def _make_start(folder: Path, plan: Plan, start: Run, failures: dict[str, str]) -> None:
-    """Train a run that others begin with: whoever comes first does, and other groups' workers wait."""
-    with _alone(folder, start.name.replace("/", "-")):
+def _train_start(folder: Path, plan: Plan, start: Run, failures: dict[str, str]) -> None:
+    """Train a run that others start from: the first worker does, and those of other groups wait."""
+    with _exclusive(folder, start.name.replace("/", "-")):
         if not _state.is_done(folder, plan, start):
             _advance(folder, plan, [start], start.config.env_steps, failures)
 
 
 def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, failures: dict[str, str]) -> None:
-    """Train some runs to `env_steps` and score them there. Failures, in words, are added by run."""
+    """Train some runs to `env_steps` and score them there. Failures are added as messages, by run."""
     configs = [replace(run.config, env_steps=env_steps) for run in runs]
     outcomes = train_group(configs, [_state.run_folder(folder, run) for run in runs])
     signals = [outcome.signal for outcome in outcomes if outcome.signal is not None]
     for run, outcome in zip(runs, outcomes, strict=True):
         if outcome.error is not None:
-            _note(failures, run, outcome.error)
+            _record_failure(failures, run, outcome.error)
     if not signals:
-        _score_apart(folder, plan, [run for run in runs if run.name not in failures], env_steps, failures)
+        _score_each(folder, plan, [run for run in runs if run.name not in failures], env_steps, failures)
     for run in runs:
         _state.store(folder, plan, run)
         if env_steps == run.config.env_steps and env_steps in _state.scored(folder, run):
@@ -109,7 +110,31 @@ def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, fail
         raise Interrupted(signals[0])
 
 
-def _score_apart(
+class Outcome(NamedTuple):
+    """How the training of one run ended: finished if both are None."""
+
+    signal: int | None = None
+    """The signal that interrupted it; it is saved."""
+    error: Exception | None = None
+
+
+def train_group(configs: Sequence[Config], folders: Sequence[Path]) -> list[Outcome]:
+    """Train runs in one program, each in its folder, or resume them."""
+    from gpld.training import train_all
+
+    if not configs:
+        return []
+    members = [Member(config, folder) for config, folder in zip(configs, folders, strict=True)]
+    try:
+        return [Outcome(signal=result.signal) for result in train_all(members)]
+    except Exception as error:
+        if len(members) == 1:
+            return [Outcome(error=error)]
+    # One run must not end the others: alone, only that one fails.
+    return [train_group([member.config], [member.folder])[0] for member in members]
+
+
+def _score_each(
     folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, failures: dict[str, str]
 ) -> None:
     """Score runs together. One must not end the others: if they cannot be, only that one fails."""
@@ -118,10 +143,10 @@ def _score_apart(
             _score(folder, plan, runs, env_steps)
     except Exception as error:
         if len(runs) == 1:
-            _note(failures, runs[0], error)
+            _record_failure(failures, runs[0], error)
             return
         for run in runs:
-            _score_apart(folder, plan, [run], env_steps, failures)
+            _score_each(folder, plan, [run], env_steps, failures)
 
 
 def _score(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int) -> None:
@@ -141,7 +166,7 @@ def _score(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int) -> Non
 def _measure(
     folder: Path, plan: Plan, group: Group, failures: dict[str, str], *, only: int | None = None
 ) -> None:
-    """Measure what is left of all models that are kept, or of those of some env steps, the latest first."""
+    """Measure all saved models that are left, or those of some env steps, the latest first."""
     models = [
         (step, run)
         for run in group.runs
@@ -152,7 +177,7 @@ def _measure(
         try:
             _measure_one(_state.run_folder(folder, run), plan, step)
         except Exception as error:
-            _note(failures, run, error)
+            _record_failure(failures, run, error)
 
 
 def _measure_one(path: Path, plan: Plan, step: int) -> None:
@@ -164,13 +189,13 @@ def _measure_one(path: Path, plan: Plan, step: int) -> None:
     rollouts.measure_all(path, {name: kinds[name] for name in left}, step=step)
 
 
-def _note(failures: dict[str, str], run: Run, error: Exception) -> None:
+def _record_failure(failures: dict[str, str], run: Run, error: Exception) -> None:
     traceback.print_exception(error)
     failures[run.name] = f"{type(error).__name__}: {error}"
 
 
 def _discard_replay(folder: Path, plan: Plan, run: Run) -> None:
-    """Give back the disk that only a longer run would need; agents can still be loaded."""
+    """Remove what only a longer run would need; agents can still be loaded."""
     if plan.study.keep_replay:
         return
     checkpoints = _state.run_folder(folder, run) / saved.CHECKPOINTS
@@ -179,18 +204,18 @@ def _discard_replay(folder: Path, plan: Plan, run: Run) -> None:
 
 
 @contextmanager
-def _alone(folder: Path, name: str) -> Iterator[None]:
-    """Wait until no other worker has a group, or a run to begin with: a lost keeper's may still be saving."""
+def _exclusive(folder: Path, name: str) -> Iterator[None]:
+    """Wait until no other worker has a group, or a start: one whose supervisor died may still be saving."""
     path = folder / _state.STATE / f"{name}.lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as lock:
+    with os.fdopen(files.open_here(path, os.O_WRONLY | os.O_CREAT), "w") as lock:
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def _stop_with_parent() -> None:
-    """Save and stop if the process that watches over this one dies: another will start a new worker."""
+    """Save and stop if the supervisor of this process dies: another will start a new worker."""
     parent = os.getppid()
 
     def watch() -> None:
@@ -203,12 +228,12 @@ def _stop_with_parent() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """What the process does."""
+    """Run a worker."""
     _stop_with_parent()
     folder = Path(arguments[0])
     plan = read_plan(folder)
     group = plan.group(arguments[1])
-    with _alone(folder, group.name):
+    with _exclusive(folder, group.name):
         return work(folder, group, plan)
 
 
@@ -217,7 +242,7 @@ def _interrupt(number: int, _: object) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _interrupt)  # where nothing is trained, which answers for itself
+    signal.signal(signal.SIGTERM, _interrupt)  # training handles signals itself
     try:
         sys.exit(main(sys.argv[1:]))
     except Interrupted as interrupted:

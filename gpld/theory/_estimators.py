@@ -57,17 +57,6 @@ def neighbour_laplacian(embedding: Float[np.ndarray, "S d"], radius: float) -> F
     return np.diag(weights.sum(axis=1)) - weights
 
 
-def finite_differences(law: Law, embedding: Float[np.ndarray, "S d"], radius: float) -> float:
-    """L_FD, summed term by term as the paper writes it."""
-    total = 0.0
-    for rows in law:
-        for s, place in enumerate(embedding):
-            distances = np.linalg.norm(embedding - place, axis=1)
-            for k in np.flatnonzero((distances <= radius) & (np.arange(len(embedding)) != s)):
-                total += float(np.sum(np.square((rows[k] - rows[s]) / distances[k])))
-    return total
-
-
 def smoothed(
     mdp: EmbeddedMDP, counts: Counts, weight: float, *, tolerance: float = 1e-6, limit: int = 20_000
 ) -> Estimate:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pandas
 
+from gpld import files
 from gpld.config import ConfigError
 from gpld.theory import _experiments as experiments
 from gpld.theory import _limits as limits
@@ -156,9 +157,11 @@ def save(name: str, drawn: Drawn, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / f"{name}{suffix}" for suffix in (".png", ".svg", ".csv")]
     with matplotlib.rc_context({"svg.hashsalt": name}):  # the same numbers give the same file
-        drawn.figure.savefig(paths[0])
-        drawn.figure.savefig(paths[1], metadata={"Date": None})
-    drawn.data.to_csv(paths[-1], index=False, lineterminator="\n")
+        for path, metadata in zip(paths, ({}, {"Date": None}), strict=False):
+            with files.in_one_move(path) as unfinished:
+                drawn.figure.savefig(unfinished, format=path.suffix[1:], metadata=metadata)
+    with files.in_one_move(paths[-1]) as unfinished:
+        drawn.data.to_csv(unfinished, index=False, lineterminator="\n")
     return paths
 
 

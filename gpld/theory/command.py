@@ -13,7 +13,7 @@ from gpld.theory._figures import FIGURES, chosen, save
 
 
 @dataclasses.dataclass(frozen=True)
-class Options:
+class TheoryOptions:
     """Options of `gpld theory`."""
 
     figures: Annotated[
@@ -28,7 +28,7 @@ class Options:
 
 def run(arguments: Sequence[str], description: str) -> int:
     """Draw what the arguments ask for."""
-    options = tyro.cli(Options, prog="gpld theory", description=description, args=list(arguments))
+    options = tyro.cli(TheoryOptions, prog="gpld theory", description=description, args=list(arguments))
     check_numbers(options, "seeds")
     from rich.console import Console
     from rich.progress import track

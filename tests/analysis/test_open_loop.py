@@ -72,7 +72,7 @@ def test_a_second_implementation_step_by_step_agrees(trained, batch, found):
     world = trained.model.world
     prediction, dream_key = observed(trained, batch)
     seen = prediction.observed
-    h, z = seen.h[-1], seen.index[-1].astype(jnp.uint8)
+    h, z = world.dynamics.pack(seen).h[-1], world.dynamics.pack(seen).z[-1]
     for t in range(STEPS):
         if t < CONTEXT:
             decoded = world.decoder(seen.h[t], seen.z[t])
@@ -80,12 +80,12 @@ def test_a_second_implementation_step_by_step_agrees(trained, batch, found):
             # The posterior's own step, of which only h is taken: it does not depend on what is observed.
             unseen, never = jnp.zeros((EPISODES, trained.config.agent.model.units)), jnp.zeros(EPISODES, bool)
             noise = jax.random.uniform(jax.random.fold_in(dream_key, t - CONTEXT + 1), z.shape)
-            last = Latent(h, z)
-            h = world_model.step_posterior(world.dynamics, last, unseen, batch.prev_action[t], never, noise).h
+            last = world.dynamics.unpack(Latent(h, z), h.dtype)
+            h = world.dynamics.observe_step(last, unseen, batch.prev_action[t], never, noise).h
             prior = world.dynamics.probs(world.dynamics.prior(h))
             below = np.cumsum(np.asarray(prior), axis=-1)[..., :-1] <= np.asarray(noise)[..., None]
             z = jnp.asarray(below.sum(-1), jnp.uint8)
-            decoded = world.decoder(h, world.dynamics.one_hot(z, h.dtype))
+            decoded = world.decoder(h, world.dynamics.unpack(Latent(h, z), h.dtype).z)
         for name, values in decoded.items():
             np.testing.assert_allclose(found.model.obs[name][t], symexp(values), rtol=1e-3, atol=1e-4)
 

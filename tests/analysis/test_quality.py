@@ -6,12 +6,14 @@ import pytest
 
 from gpld import cli, world_model
 from gpld.analysis import quality, rollouts
-from gpld.distributions import kl, symlog, twohot_mean
+from gpld.distributions import kl, symlog
 from gpld.training import saved
 from gpld.types import Latent
 
 predict = jax.jit(world_model.predict, static_argnums=0)
-step = jax.jit(world_model.step_posterior)
+step = jax.jit(
+    lambda dynamics, last, *given: dynamics.observe_step(dynamics.unpack(last, last.h.dtype), *given)
+)
 prior_of = jax.jit(lambda dynamics, h: dynamics.probs(dynamics.prior(h)))
 SHAPE = {"episodes": 2, "steps": 20}
 HORIZON = 5
@@ -48,8 +50,8 @@ def test_one_step_ahead_is_the_prior_of_the_next_step(trained, batch):
 @jax.jit
 def expectation(world, h, z):
     """Decoded observations and the reward, each from its own head."""
-    flat = world.dynamics.one_hot(z, h.dtype)
-    return world.decoder(h, flat), twohot_mean(world.reward(jnp.concatenate([h, flat], axis=1)))
+    flat = world.dynamics.unpack(Latent(h, z), h.dtype).z
+    return world.decoder(h, flat), world.reward(jnp.concatenate([h, flat], axis=1)).mean()
 
 
 def test_a_second_implementation_step_by_step_agrees(trained, batch):
@@ -62,7 +64,11 @@ def test_a_second_implementation_step_by_step_agrees(trained, batch):
     def after(x, ahead):
         return x[ahead : ahead + starts].reshape(2 * starts, *x.shape[2:])
 
-    posterior, h, z = world.dynamics.probs(seen.logits), after(seen.h, 0), after(seen.index, 0)
+    posterior, h, z = (
+        world.dynamics.probs(seen.logits),
+        after(seen.h, 0),
+        after(world.dynamics.pack(seen).z, 0),
+    )
     for ahead in range(1, HORIZON + 1):
         # The posterior's own step, of which only h is taken: it does not depend on what is observed.
         unseen, never = jnp.zeros((2 * starts, config.model.units)), jnp.zeros(2 * starts, bool)

@@ -9,7 +9,7 @@ import pytest
 from gpld.analysis import report
 from gpld.analysis.curves import Curve
 from gpld.analysis.report._page import render
-from gpld.training.curve import COLOURS
+from gpld.display.curve import COLOURS
 from tests.analysis.test_quality import ROWS as QUALITY
 
 NOTHING = pd.DataFrame(columns=["kind", "return", "run"]).astype({"return": float})

@@ -10,7 +10,9 @@ import scipy.special
 
 from gpld import cli, distributions, penalty, world_model
 from gpld.analysis import rollouts, sensitivity
-from gpld.training import milestones, saved
+from gpld.files import DamagedFile
+from gpld.training import saved
+from gpld.training.checkpoints import milestones
 
 
 def test_a_linear_gaussian_head_has_its_analytic_sensitivity():
@@ -159,7 +161,7 @@ def test_all_checkpoints_are_measured_and_kept_by_their_step(runs):
 def test_milestones_are_measured_too(runs, tmp_path):
     folder = shutil.copytree(runs["gpld"], tmp_path / "run")
     early = saved.load(folder, 800)
-    milestones.keep([folder], 400, jax.tree.map(lambda x: x[None], early.model), updates=50)
+    milestones.save([folder], 400, jax.tree.map(lambda x: x[None], early.model), updates=50)
     rows = sensitivity.measure_run(folder, all_checkpoints=True, **SHAPE)
     assert rows["env_steps"].unique().tolist() == [400, 800, 1600]
     kept, checkpoint, last = (rows.loc[rows["env_steps"] == step] for step in (400, 800, 1600))
@@ -235,3 +237,10 @@ def test_the_command_writes_rows_figure_and_table(runs, tmp_path, capsys, monkey
 def test_mistakes_are_told(arguments, message, tmp_path, capsys):
     assert cli.main(["sensitivity", *(x.format(tmp_path) for x in arguments)]) == 2
     assert capsys.readouterr().err == f"gpld sensitivity: {message.format(tmp_path)}\n"
+
+
+def test_a_table_that_lacks_a_column_is_named(tmp_path):
+    path = tmp_path / "sensitivity.csv"
+    path.write_text("run,task,method,seed,env_steps,updates,map,magnitude,length,kl,total_variation\n")
+    with pytest.raises(DamagedFile, match=r"sensitivity\.csv: the column jacobian is missing; move it away"):
+        rollouts.read_run(tmp_path, "sensitivity")

@@ -6,8 +6,8 @@ import pytest
 from gpld import results
 from gpld.analysis import comparisons, curves, figures, statistics
 from gpld.analysis.tables import FORMATS, Table, render
+from gpld.display.curve import COLOURS
 from gpld.tasks import LOCOMOTION, PROPRIO
-from gpld.training.curve import COLOURS
 from tests.results.helpers import METHODS, rows
 
 TABLE = Table(

@@ -73,9 +73,11 @@ def test_options_that_may_change_are_those_of_the_code():
     }
 
 
-def test_every_promise_names_a_test_that_exists():
-    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", (DOCS / "promises.md").read_text())
-    assert len(named) == 10
+@pytest.mark.parametrize("page", ["promises", "determinism"])
+def test_every_promise_names_a_test_that_exists(page):
+    text = (DOCS / f"{page}.md").read_text()
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", text)
+    assert len(named) == len(re.findall(r"^\d+\. ", text, re.M)) == 10
     for path, name in named:
         tree = ast.parse((ROOT / path).read_text())
         assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, name

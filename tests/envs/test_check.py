@@ -1,11 +1,11 @@
-"""Every finding of the checker, on an environment that has just that fault."""
+"""Every issue of the checker, on an environment that has just that fault."""
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, MultiDiscrete
 
-from gpld.envs import EnvironmentFailure, Finding, check, make
+from gpld.envs import EnvironmentFailure, Issue, check, make
 from tests.envs.custom import Choices, Counter
 
 
@@ -167,9 +167,9 @@ CASES = {
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 def test_finds_and_names(case):
     env, level, key, *words = case
-    findings = check(env)
-    matching = [f for f in findings if (f.level, f.key) == (level, key)]
-    assert matching, findings
+    issues = check(env)
+    matching = [f for f in issues if (f.level, f.key) == (level, key)]
+    assert matching, issues
     for word in words:
         assert word in matching[0].problem
     assert str(matching[0]).startswith(f"{level} in {key}: ")
@@ -183,7 +183,7 @@ def test_finds_nothing_in_sound_environments(env):
 
 
 def test_each_kind_is_reported_once():
-    assert check(altered(reward=float("nan"))) == [Finding("error", "reward", "not finite: nan")]
+    assert check(altered(reward=float("nan"))) == [Issue("error", "reward", "not finite: nan")]
 
 
 def test_a_factory_is_tried_out_before_use(caplog):

@@ -94,20 +94,20 @@ def test_a_discount_of_zero_is_terminal():
 def test_renderer_is_off_without_display_and_a_choice_stands(monkeypatch: pytest.MonkeyPatch):
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "MUJOCO_GL"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("gpld.envs._dm_control._draws", lambda name: name == "osmesa")
+    monkeypatch.setattr("gpld.envs._dm_control._can_render", lambda name: name == "osmesa")
     if sys.platform == "linux":
-        assert choose_renderer(drawing=False) == "off"
+        assert choose_renderer(render=False) == "off"
         monkeypatch.delenv("MUJOCO_GL")
-        assert choose_renderer(drawing=True) == "osmesa"
+        assert choose_renderer(render=True) == "osmesa"
     monkeypatch.setenv("MUJOCO_GL", "glfw")
-    assert choose_renderer(drawing=True) == "glfw"
+    assert choose_renderer(render=True) == "glfw"
 
 
 def test_a_renderer_is_looked_for_where_one_is_needed(monkeypatch: pytest.MonkeyPatch):
     asked = {}
     for task in ("quadruped-escape", "quadruped-run"):
         monkeypatch.setattr(
-            "gpld.envs._make.choose_renderer", lambda drawing, task=task: asked.update({task: drawing})
+            "gpld.envs._make.choose_renderer", lambda render, task=task: asked.update({task: render})
         )
         make(task, count=1, seed=0, backend="dm_control").close()
     assert asked == {"quadruped-escape": True, "quadruped-run": False}
@@ -119,7 +119,7 @@ def test_draws_pictures_where_something_can():
 import numpy as np
 from gpld.envs import make
 from gpld.envs._dm_control import choose_renderer
-if choose_renderer(drawing=True) != "off":
+if choose_renderer(render=True) != "off":
     for task in ("walker-walk", "quadruped-escape"):
         with make(task, count=2, seed=0, render=True) as env:
             env.step(np.zeros((2, env.spaces.actions)))
@@ -135,7 +135,7 @@ PIXELS = """
 import sys, numpy as np
 from gpld.envs import Hosts, make
 from gpld.envs._dm_control import choose_renderer
-if choose_renderer(drawing=True) == "off":
+if choose_renderer(render=True) == "off":
     sys.exit("nothing draws")
 task = sys.argv[1]
 seen_by = [make(task, count=2, seed=3, pixels=True, processes=processes) for processes in (1, 2)]

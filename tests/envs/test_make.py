@@ -38,7 +38,11 @@ def test_table_has_a_line_for_each_task():
         ("walker", r"task 'walker' is not known"),
         ("Pendulum-v1", r"did you mean gym:Pendulum-v1\?"),
         ("", r"task '' is not known"),
-        ("gym:nowhere:Pole-v0", r"task 'gym:nowhere:Pole-v0' is not known: No module named 'nowhere'"),
+        (
+            "gym:nowhere:Pole-v0",
+            r"task 'gym:nowhere:Pole-v0' is not known: No module named 'nowhere'; is the folder of nowhere "
+            r"in PYTHONPATH\?",
+        ),
         ("gym:Nothing-v0", r"task 'gym:Nothing-v0' is not known: Environment `Nothing` doesn't exist"),
     ],
 )
@@ -115,7 +119,7 @@ def test_images_have_a_process_and_envpool_a_thread_a_core(monkeypatch, options,
         return asked.value.args
 
     monkeypatch.setattr("gpld.envs._make.cores", lambda: 8)
-    monkeypatch.setattr("gpld.envs._make.choose_renderer", lambda drawing: "egl")
+    monkeypatch.setattr("gpld.envs._make.choose_renderer", lambda render: "egl")
     monkeypatch.setattr("gpld.envs._make.has_envpool", lambda: True)
     monkeypatch.setattr("gpld.envs._process.Process", object)
     monkeypatch.setattr("gpld.envs._make.SerialEnv", stop)

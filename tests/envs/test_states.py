@@ -78,10 +78,12 @@ class Planted:
 
 def test_a_pickle_is_neither_written_nor_read_unless_it_is_asked_for(tmp_path):
     planted = Planted(str(tmp_path / "ran"))
-    with pytest.raises(_states.OnlyPickles, match="Planted is no array"):
+    with pytest.raises(_states.NotPlainData, match="Planted is no array"):
         _states.dumps([planted])
     data = _states.dumps([planted], pickles=True)
-    with pytest.raises(_states.Unreadable, match=r"a pickle, which is not read unless env\.pickle is on"):
+    with pytest.raises(
+        _states.UnreadableState, match=r"a pickle, which is not read unless env\.pickle is on"
+    ):
         _states.loads(data)
     assert not (tmp_path / "ran").exists()
     _states.loads(data, pickles=True)
@@ -101,7 +103,7 @@ def other_files(planted):
 def test_whatever_else_is_in_a_file_is_not_run(tmp_path):
     planted = Planted(str(tmp_path / "ran"))
     for data in other_files(planted):
-        with pytest.raises(_states.Unreadable):
+        with pytest.raises(_states.UnreadableState):
             _states.loads(data)
     assert not (tmp_path / "ran").exists()
 
@@ -180,7 +182,10 @@ ALLOWED = {
     ("gpld/envs/_states.py", "loads"): "the opt-in",
     ("gpld/envs/_process.py", "load"): "pipes between processes of one program",
     ("gpld/envs/_process.py", "loads"): "an error on its way through them",
-    ("gpld/training/_kept.py", "deserialize_and_load"): "programs in the user's own cache, as JAX's own are",
+    (
+        "gpld/training/_program_cache.py",
+        "deserialize_and_load",
+    ): "programs in the user's own cache, as JAX's own are",
 }
 MODULES = ("pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal", "torch")
 

@@ -1,3 +1,5 @@
+import dataclasses
+import shutil
 import sys
 
 import numpy as np
@@ -5,6 +7,7 @@ import pytest
 from PIL import Image
 
 from gpld import cli, films
+from gpld import config as options
 from gpld.analysis import open_loop
 from gpld.config import Config, override
 from gpld.films import _episodes, _finished
@@ -123,8 +126,8 @@ def test_a_short_episode_gives_a_short_strip(tmp_path):
 
 
 def test_large_pictures_are_shrunk():
-    assert _episodes._shrunk(np.zeros((480, 600, 3), np.uint8)).shape == (240, 300, 3)
-    assert _episodes._shrunk(np.zeros((48, 64, 3), np.uint8)).shape == (48, 64, 3)
+    assert _episodes._resized(np.zeros((480, 600, 3), np.uint8)).shape == (240, 300, 3)
+    assert _episodes._resized(np.zeros((48, 64, 3), np.uint8)).shape == (48, 64, 3)
 
 
 # Episodes
@@ -163,23 +166,24 @@ def test_the_films_return_is_the_score_of_its_seed_on_the_engine_that_draws(made
     assert made.episode_return == pytest.approx(episode_return, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_the_filmed_episode_is_repeated_by_its_seed(small_run, tmp_path, monkeypatch):
     """Without pictures: the same seed gives the same episode, drawn at the same steps."""
     drawn = []
     monkeypatch.setattr("gpld.envs._make.choose", lambda task, backend, render: "dm_control")
-    monkeypatch.setattr("gpld.envs._dm_control.choose_renderer", lambda drawing: None)
+    monkeypatch.setattr("gpld.envs._dm_control.choose_renderer", lambda render: None)
     monkeypatch.setattr(
         "gpld.envs._dm_control.DMControlStream.render",
         lambda stream, height, width: drawn.append(stream._env._step_count) or pictures(1)[0],
     )
-    first, second = _episodes.shoot(small_run, tmp_path / "a", 5, films=2)
+    first, second = _episodes.record_films(small_run, tmp_path / "a", 5, films=2)
     steps = drawn[: len(drawn) // 2]
     # 100 of 501 agent steps, of two env steps each, from the first to the last.
     assert (len(steps), steps[0], steps[-1]) == (100, 0, 1000)
     assert set(np.diff(steps)) == {10, 12}
     assert drawn == steps * 2
     drawn.clear()
-    (again,) = _episodes.shoot(small_run, tmp_path / "b", 6, frames=4)
+    (again,) = _episodes.record_films(small_run, tmp_path / "b", 6, frames=4)
     assert drawn == [0, 334, 666, 1000]
     assert second.gif.name == "film-1.gif"
     assert second.episode_return == again.episode_return != first.episode_return
@@ -203,11 +207,35 @@ def test_drawing_turned_off_by_training_does_not_reach_the_films_process(
     assert seen["JAX_PLATFORMS"] == "cpu"
 
 
-def test_a_machine_that_cannot_draw_is_told_what_to_install(small_run, tmp_path, monkeypatch):
-    monkeypatch.setenv("MUJOCO_GL", "crayons")
-    with pytest.raises(films.NoFilm, match=r"MUJOCO_GL.*apt install libegl1"):
-        films.film(small_run, tmp_path)
-    assert not list(tmp_path.iterdir())
+@pytest.mark.slow
+def test_an_environment_that_does_not_render_is_told_so(small_run, tmp_path, monkeypatch):
+    """It takes no `render_mode`, or draws nothing though it was given one."""
+    (tmp_path / "blind.py").write_text(BLIND)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    for name in ("Deaf", "Blind"):
+        run = tmp_path / name
+        shutil.copytree(small_run, run)
+        config = dataclasses.replace(options.load(run / "config.json"), task=f"gym:blind:{name}-v0")
+        options.save(config, run / "config.json")
+        with pytest.raises(films.NoFilm, match=r"^this environment does not render"):
+            films.film(run, tmp_path)
+
+
+BLIND = """
+import gymnasium
+from tests.training.helpers import Pole
+
+class Blind(Pole):
+    def __init__(self, render_mode=None):
+        super().__init__()
+        self.render_mode = render_mode
+
+    def render(self):
+        return None
+
+gymnasium.register("Deaf-v0", lambda: Pole())
+gymnasium.register("Blind-v0", Blind)
+"""
 
 
 @pytest.mark.parametrize(
@@ -268,7 +296,7 @@ def test_eval_goes_on_without_a_film(small_run, tmp_path, monkeypatch, capsys):
         raise films.NoFilm("no screen")
 
     monkeypatch.setattr("gpld.films.film", film)
-    assert cli.main(["eval", str(small_run), "--episodes", "2", "--video", "--out", str(tmp_path)]) == 0
+    assert cli.main(["eval", str(small_run), "--episodes", "2", "--video", "--out", str(tmp_path)]) == 1
     assert capsys.readouterr().err == "gpld eval: no film: no screen\n"
     assert (tmp_path / "evaluation.json").exists()
 
@@ -354,7 +382,7 @@ def test_eval_tells_why_there_are_no_predictions(small_run, tmp_path, monkeypatc
 
     monkeypatch.setattr("gpld.films.film_predictions", refuse)
     arguments = ["--episodes", "2", "--open-loop", "--out", str(tmp_path)]
-    assert cli.main(["eval", str(small_run), *arguments]) == 0
+    assert cli.main(["eval", str(small_run), *arguments]) == 1
     assert capsys.readouterr().err == "gpld eval: no predictions: an episode ended after 3 steps\n"
 
 

@@ -5,12 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas
 
 from gpld import config as options
 from gpld import results
+from gpld.analysis import rollouts
 from gpld.studies import Plan, _state, plan
 from gpld.studies import _study as study_files
-from gpld.studies._tables import Opened
+from gpld.studies._tables import OpenedResults
 from gpld.training import saved
 from gpld.training.score import Score
 from gpld.types import Spaces
@@ -41,9 +43,9 @@ def small(**changes) -> Plan:
     return plan(study_files.from_dict(tomllib.loads(TEXT) | changes, "small"))
 
 
-def opened(plan: Plan, folder: Path) -> Opened:
+def opened(plan: Plan, folder: Path) -> OpenedResults:
     """A study's results in a folder, to be shown."""
-    return Opened(plan, folder, folder, folder / results.FOLDER)
+    return OpenedResults(plan, folder, folder, folder / results.FOLDER)
 
 
 def finish(folder: Path, run, *env_steps: int, episodes: int = 20, every: int = 300) -> Path:
@@ -66,6 +68,13 @@ def finish(folder: Path, run, *env_steps: int, episodes: int = 20, every: int = 
         returns = [1000 + step / 10 + run.seed] * episodes
         results.add_score(path, Score(run.task, step, step // 4, 0, returns))
     return path
+
+
+def measure(path: Path, name: str, env_steps: int) -> None:
+    """Leave behind a row of a measurement in a run's folder, with those of other models."""
+    columns = ("run", *results.KEY, *results.TABLES[name])
+    row = pandas.DataFrame({**dict.fromkeys(columns, [0.1]), "env_steps": [env_steps]})
+    rollouts._merge(rollouts.path_of(path, name), row)
 
 
 def comparable(folder: Path):

@@ -218,7 +218,7 @@ def test_without_slurm_or_a_cluster_one_is_told(tmp_path, monkeypatch):
     pytest.importorskip("submitit")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ConfigError, match="slurm is not on this machine"):
-        _slurm.OnSlurm(tmp_path, small().groups, _slurm.SlurmOptions(), retries=0)
+        _slurm.SlurmRunner(tmp_path, small().groups, _slurm.SlurmOptions(), retries=0)
 
 
 def test_jobs_ask_slurm_for_what_the_options_say(tmp_path, monkeypatch):
@@ -232,7 +232,7 @@ def test_jobs_ask_slurm_for_what_the_options_say(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     options = _slurm.SlurmOptions(partition="gpus", minutes=30, gpus=2, cpus=3, memory_gb=5, at_once=2)
     groups = small().groups
-    runner = _slurm.OnSlurm(tmp_path / "small", groups, options, retries=0)
+    runner = _slurm.SlurmRunner(tmp_path / "small", groups, options, retries=0)
     asked = {line for line in calls.read_text().splitlines() if line.startswith("#SBATCH")}
     wanted = ("partition=gpus", "time=30", "gres=gpu:2", "cpus-per-task=3", "mem=5GB", "requeue")
     for parameter in (*wanted, f"array=0-{len(groups) - 1}%2", "signal=USR2@120"):

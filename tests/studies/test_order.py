@@ -2,19 +2,18 @@
 
 import sys
 
-import pandas as pd
 import pytest
 
 from gpld import results, studies
 from gpld.analysis import rollouts
 from gpld.config import ConfigError
 from gpld.studies import _show, _state, _worker
-from gpld.studies._train import Outcome
+from gpld.studies._worker import Outcome
 from gpld.training import saved
 from gpld.training import score as scoring
 from gpld.training.saved import Trained
 from gpld.training.score import Score
-from tests.studies.helpers import finish, small
+from tests.studies.helpers import finish, measure, small
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def worked(monkeypatch):
                 calls.stopping = None
                 calls.pop()
                 raise _worker.Interrupted(15)
-            rollouts._kept(rollouts.path_of(folder, name), pd.DataFrame({"env_steps": [step], "x": [0.1]}))
+            measure(folder, name, step)
 
     class Calls(list):
         stopping = None
@@ -127,5 +126,5 @@ def test_without_pyarrow_runs_are_trained_and_scored_and_stored_later(tmp_path, 
     rows = _show.load(tmp_path, plan)
     assert set(rows.loc[rows["kind"] == "score", "env_steps"]) == {600, 1200}
     assert set(rows["run"]) == {run.name for run in plan.runs}
-    assert len(_show.measured(plan, tmp_path, "quality")) == 2 * len(plan.runs)
+    assert len(_show.measurements(plan, tmp_path, "quality")) == 2 * len(plan.runs)
     assert studies.run(plan.study, tmp_path)[0].kind == "done"

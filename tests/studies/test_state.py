@@ -11,7 +11,7 @@ import pytest
 
 from gpld import results
 from gpld.studies import _local, _state, _status, _supervise, _worker
-from gpld.studies._train import Outcome
+from gpld.studies._worker import Outcome
 from gpld.training.score import Score
 from tests.studies.helpers import small
 
@@ -130,7 +130,7 @@ def test_local_groups_take_turns_on_the_places_there_are(tmp_path, monkeypatch):
         """,
     )
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    runner = _local.Local(tmp_path, small().groups, _local.LocalOptions(), retries=0)
+    runner = _local.LocalRunner(tmp_path, small().groups, _local.LocalOptions(), retries=0)
     runner.close()
     assert set(runner.endings().values()) == {"done"}
     seen = [tuple(map(int, path.read_text().split())) for path in tmp_path.glob("seen-*")]
@@ -211,7 +211,7 @@ def test_a_worker_waits_until_another_has_let_go_of_its_group(tmp_path, monkeypa
         began.set()
         _worker.main([str(tmp_path), GROUP.name])
 
-    with _worker._alone(tmp_path, GROUP.name):
+    with _worker._exclusive(tmp_path, GROUP.name):
         thread = threading.Thread(target=second)
         thread.start()
         began.wait()
@@ -223,7 +223,7 @@ def test_a_worker_waits_until_another_has_let_go_of_its_group(tmp_path, monkeypa
 
 def test_a_worker_that_is_not_heard_of_is_lost(tmp_path):
     plan = small()
-    with _state.at_work(tmp_path, GROUP):
+    with _state.report_running(tmp_path, GROUP):
         assert _state.read_group(tmp_path, GROUP).kind == "running"
         path = _state._path(tmp_path, GROUP)
         os.utime(path, (0, time.time() - 2 * _state.LOST_SECONDS))

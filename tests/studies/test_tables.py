@@ -8,7 +8,7 @@ import pytest
 from gpld import results
 from gpld.cli import main
 from gpld.config import ConfigError
-from gpld.studies import _share, _state, _study, _tables, plan
+from gpld.studies import _reuse, _state, _study, _tables, plan
 from tests.studies.helpers import TEXT, finish
 
 
@@ -125,9 +125,9 @@ def test_a_run_of_another_configuration_is_refused(place, capsys):
 def test_a_run_of_another_study_is_refused(place):
     study = _study.from_dict(tomllib.loads(TEXT) | {"tasks": ["cartpole-balance"]}, "small")
     tables = results.read_tables(place / "results" / "small")
-    as_if = type(tables)(**{**vars(tables), "study": _tables._described(study)})
+    as_if = type(tables)(**{**vars(tables), "study": _tables._as_json(study)})
     with pytest.raises(ConfigError, match="walker-walk, DreamerV3, seed 3 is not a run of small"):
-        _tables._refuse_others(study, as_if)
+        _tables._check_options(study, as_if)
 
 
 def test_imported_runs_are_not_trained_again(place, capsys):
@@ -138,7 +138,7 @@ def test_imported_runs_are_not_trained_again(place, capsys):
     left = [run for run in plan(study).runs if not _state.is_done(folder, plan(study), run)]
     assert {run.task for run in left} == {"cartpole-balance"}
     other = plan(_study.from_dict(tomllib.loads(TEXT) | {"title": "Other"}, "other"))
-    taken = _share.taken(place / "studies" / "other", other)
+    taken = _reuse.reused(place / "studies" / "other", other)
     assert taken == {run.name: "small" for run in other.runs if run.task == "walker-walk"}
     assert main(["study", "import", "small.toml"]) == 2
     assert "small has been run in" in capsys.readouterr().err
@@ -153,7 +153,7 @@ def test_what_is_not_committed_cannot_be_imported(place, capsys):
 def test_the_variants_share_runs_with_locomotion():
     """So that they are not trained twice: runs as launched are no others', and the baselines are the same."""
     ours, theirs = (
-        {_share.identity(run.config): run.method for run in plan(_study.get(name)).runs}
+        {_reuse.identity(run.config): run.method for run in plan(_study.get(name)).runs}
         for name in ("variants-short", "locomotion-short")
     )
     shared = {ours[identity] for identity in set(ours) & set(theirs)}

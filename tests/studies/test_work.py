@@ -12,8 +12,8 @@ from gpld import config as options
 from gpld import studies
 from gpld.analysis import cost
 from gpld.studies import _show, _state, _status, _study, _times, _worker
-from gpld.studies._train import Outcome
-from gpld.training import _claim, saved
+from gpld.studies._worker import Outcome
+from gpld.training import _lock, saved
 from gpld.types import Spaces
 from tests.analysis.test_cost import Clock
 from tests.studies.helpers import opened, small
@@ -63,7 +63,7 @@ def test_runs_begin_with_parts_of_one_that_is_trained_first(tmp_path, trained):
 def test_groups_that_begin_with_the_same_run_train_it_once(tmp_path, trained):
     plan = plan_of(members=1)
     assert len(plan.groups) > 2
-    with _worker._alone(tmp_path, "cartpole-balance-start-seed7"):  # a worker elsewhere is at it
+    with _worker._exclusive(tmp_path, "cartpole-balance-start-seed7"):  # a worker elsewhere is at it
         threads = [
             threading.Thread(target=_worker.work, args=(tmp_path, group, plan)) for group in plan.groups[:2]
         ]
@@ -92,13 +92,13 @@ def test_nothing_begins_with_a_run_that_failed(tmp_path, monkeypatch):
     states = {state.run.name: state for state in _state.run_states(tmp_path, plan)}
     assert states[group.runs[0].name].kind == "done"
     assert "OSError: disk full" in states[group.start.name].reason
-    assert states[group.runs[1].name].reason == f"{group.start.name}, which it begins with, failed"
+    assert states[group.runs[1].name].reason == f"{group.start.name}, which it starts from, failed"
 
 
 def test_a_study_goes_on_where_it_was_moved_to(tmp_path, monkeypatch):
     def train(configs, folders, stop=None):
         for config, folder in zip(configs, folders, strict=True):
-            with _claim.claimed(config, folder):
+            with _lock.locked(config, folder):
                 options.save(config, folder / saved.CONFIG)
         return [Outcome(signal=stop if config.env_steps == 1200 else None) for config in configs]
 
@@ -119,7 +119,7 @@ def test_a_run_that_began_with_another_run_is_not_gone_on_with(tmp_path):
     plan = plan_of()
     config = replace(plan.runs[0].config, init_from="/elsewhere/runs/cartpole-balance/start/seed8")
     options.save(config, tmp_path / saved.CONFIG)
-    _worker._follow(tmp_path / saved.CONFIG, tmp_path, plan.starts[0])
+    _worker._update_init_from(tmp_path / saved.CONFIG, tmp_path, plan.starts[0])
     assert options.load(tmp_path / saved.CONFIG) == config
 
 
@@ -128,7 +128,7 @@ def test_a_run_without_a_checkpoint_is_reported_and_predictions_do_not_stand_in_
 ):
     """Nor films in that of the report."""
     plan = small(films=["cartpole-balance"])
-    run = _show._filmed(plan)[0]
+    run = _show._runs_to_film(plan)[0]
     path = _state.run_folder(tmp_path, run)
     score(tmp_path, run, 600, 1200)
     options.save(run.config, path / saved.CONFIG)

@@ -8,7 +8,6 @@ from gpld.theory import (
     ConvergenceError,
     EmbeddedMDP,
     error,
-    finite_differences,
     grid,
     maximum_likelihood,
     neighbour_laplacian,
@@ -19,6 +18,17 @@ from gpld.theory import (
 
 MDP = random_smooth(0, states=9, actions=2)
 COUNTS = sample_counts(MDP, 60, np.random.default_rng(0))
+
+
+def finite_differences(law, embedding, radius):
+    """L_FD, summed term by term as the paper writes it."""
+    total = 0.0
+    for rows in law:
+        for s, place in enumerate(embedding):
+            distances = np.linalg.norm(embedding - place, axis=1)
+            for k in np.flatnonzero((distances <= radius) & (np.arange(len(embedding)) != s)):
+                total += float(np.sum(np.square((rows[k] - rows[s]) / distances[k])))
+    return total
 
 
 def objective(mdp: EmbeddedMDP, counts: np.ndarray, law: np.ndarray, weight: float) -> float:

@@ -35,6 +35,7 @@ def test_a_constant_lambda_costs_much_data_dear_and_a_decaying_one_does_not():
         assert faded["high"] < 0.002
 
 
+@pytest.mark.slow
 def test_the_best_lambda_is_smaller_with_more_data():
     found = intervals(by_weight(5, weights=(0.02, 0.5, 10.0), mdps=("random",)))
     best = {visits: x.set_index("lambda")["mean"].idxmin() for visits, x in found.groupby("visits")}

@@ -3,7 +3,7 @@
 from gpld.analysis.report._measured import MEASURES as MEASURES
 from gpld.analysis.report._measured import section_of as section_of
 from gpld.analysis.report._page import Chart as Chart
-from gpld.analysis.report._page import Film as Film
+from gpld.analysis.report._page import FilmEntry as FilmEntry
 from gpld.analysis.report._page import Page as Page
 from gpld.analysis.report._page import Section as Section
 from gpld.analysis.report._page import write as write

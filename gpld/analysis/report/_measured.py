@@ -1,4 +1,4 @@
-"""What was measured of trained agents, as sections of a page: out of the rows that measurements keep."""
+"""Measurements of trained agents as sections of a page."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from gpld.analysis.tables import NOTHING, Table
 
 TITLES = {sensitivity.NAME: "Sensitivity", quality.NAME: "Predictions of the world model"}
 MEASURES = tuple(TITLES)
-"""What there are sections about, each written by the command of this name."""
+"""Measurements with a section, by the names of their commands."""
 
 
 def section_of(name: str, rows: pd.DataFrame, notes: Sequence[str] = ()) -> Section:

@@ -13,17 +13,17 @@ import pandas as pd
 import gpld
 from gpld.analysis.curves import Curve, Curves, task_curve
 from gpld.analysis.tables import Table
+from gpld.display.curve import colours
 from gpld.files import read_bytes, write_text
-from gpld.training.curve import colours
 
-MOST_RUNS = 500
+MAX_RUNS = 500
 """With more runs than this, the page has their means alone."""
-MOST_POINTS = 200
+MAX_POINTS = 200
 """Points of a curve; longer ones are thinned."""
 
 
 @dataclass(frozen=True)
-class Film:
+class FilmEntry:
     """Some frames of a film, and the film; or a picture of a run without one."""
 
     title: str
@@ -40,19 +40,19 @@ class Chart:
     title: str
     task: str
     x: str
-    """What is on the horizontal axis."""
+    """Label of the horizontal axis."""
     y: str
-    """What is measured."""
+    """Label of the vertical axis."""
     curves: Sequence[Mapping[str, Any]]
-    """Of each run `task`, `method`, `seed`, and its points `xs` and `ys`."""
+    """For each run `task`, `method`, `seed`, and its points `xs` and `ys`."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """What was measured of trained agents."""
+    """One kind of measurement of trained agents."""
 
     name: str
-    """A word that is like no other section's."""
+    """A unique word."""
     title: str
     words: str
     charts: Sequence[Chart] = ()
@@ -61,11 +61,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """What a page shows. Scores, sections and films that there are none of are left out."""
+    """The contents of a page. Empty parts are left out."""
 
     title: str
     summary: Sequence[str]
-    """What was found, in sentences."""
+    """The findings in sentences."""
     methods: Sequence[str]
     rows: pd.DataFrame
     """Results; their evaluations are the learning curves."""
@@ -73,13 +73,13 @@ class Page:
     """Learning curves of others by task and name, of which the means and bounds alone are known."""
     tables: Sequence[Table] = ()
     sections: Sequence[Section] = ()
-    films: Sequence[Film] = ()
+    films: Sequence[FilmEntry] = ()
     no_films: str = ""
     """Why there are none, if some should have been made."""
     configs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Options by the names of runs."""
     environment: Sequence[tuple[str, str]] = ()
-    """What the runs were made with: name and value."""
+    """Versions and devices of the runs: name and value."""
     source: str = ""
     """The data and the command that the page came from."""
 
@@ -126,7 +126,7 @@ def render(page: Page) -> str:
 def _curves(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Learning curves of all runs, or of their means if there are too many."""
     evaluations = rows.loc[(rows["kind"] == "evaluation") & np.isfinite(rows["return"])]
-    if evaluations["run"].nunique() > MOST_RUNS:
+    if evaluations["run"].nunique() > MAX_RUNS:
         from gpld.analysis.curves import align
 
         return _means(align(evaluations))
@@ -153,7 +153,7 @@ def _means(curves: Curves) -> list[dict[str, Any]]:
     found = []
     for (task, method), runs in curves.items():
         curve = task_curve(runs)
-        shown = np.unique(np.linspace(0, len(curve.mean) - 1, MOST_POINTS).round().astype(int))
+        shown = np.unique(np.linspace(0, len(curve.mean) - 1, MAX_POINTS).round().astype(int))
         found.append(
             {
                 "run": f"mean of {curve.runs} runs",
@@ -174,9 +174,9 @@ def _other(task: str, name: str, curve: Curve) -> dict[str, Any]:
 
 
 def _thinned(run: pd.DataFrame) -> pd.DataFrame:
-    if len(run) <= MOST_POINTS:
+    if len(run) <= MAX_POINTS:
         return run
-    return run.iloc[np.linspace(0, len(run) - 1, MOST_POINTS).round().astype(int)]
+    return run.iloc[np.linspace(0, len(run) - 1, MAX_POINTS).round().astype(int)]
 
 
 def _table(table: Table) -> str:
@@ -213,7 +213,7 @@ def _section(section: Section) -> str:
     )
 
 
-def _film(film: Film) -> str:
+def _film(film: FilmEntry) -> str:
     title = html.escape(film.title)
     parts = [
         f"<figcaption>{title}</figcaption>",

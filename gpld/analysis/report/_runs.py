@@ -3,7 +3,7 @@ from pathlib import Path
 from typing import Any
 
 from gpld import config as options
-from gpld.analysis.report._page import Film
+from gpld.analysis.report._page import FilmEntry
 from gpld.files import is_file
 from gpld.training import provenance, saved
 
@@ -17,14 +17,14 @@ def configs_of(runs: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def films_of(title: str, run: Path) -> list[Film]:
+def films_of(title: str, run: Path) -> list[FilmEntry]:
     """Films and open-loop predictions in a run's folder: each PNG, and what plays under the same name."""
     found = []
     stills = [path for name in ("film*.png", "open-loop*.png") for path in run.glob(name) if is_file(path)]
     for still in sorted(stills, key=lambda path: (len(path.stem), path.stem)):  # film-2 before film-10
         plays = (still.with_suffix(suffix) for suffix in (".mp4", ".gif"))
         words = title if still.stem == "film" else f"{title}, {still.stem.replace('-', ' ')}"
-        found.append(Film(words, still, next(filter(is_file, plays), None)))
+        found.append(FilmEntry(words, still, next(filter(is_file, plays), None)))
     return found
 
 

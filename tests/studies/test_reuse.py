@@ -9,10 +9,9 @@ import pytest
 
 from gpld import config as options
 from gpld import results, studies
-from gpld.analysis import rollouts
-from gpld.studies import _run, _share, _show, _state, _status, _study
+from gpld.studies import _reuse, _run, _show, _state, _status, _study
 from gpld.training import saved
-from tests.studies.helpers import finish, small
+from tests.studies.helpers import finish, measure, small
 
 
 def done(folder, plan, **changes):
@@ -38,13 +37,13 @@ def test_after_one_ablation_the_next_trains_only_its_own_methods(tmp_path):
     )
     done(tmp_path / "ablation-decay", decay)
     plan, here = rho, tmp_path / "ablation-rho-posterior"
-    expected = _share.taken(here, plan)
+    expected = _reuse.reused(here, plan)
     assert set(expected.values()) == {"ablation-decay"}
     guess = studies.estimate(plan, expected)
     assert (guess.runs, guess.taken) == (15, 10)
     assert "15 runs in 3 groups (10 more are taken from ablation-decay)" in str(guess)
     assert guess.gpu_hours < 0.65 * studies.estimate(plan).gpu_hours
-    _share.take(here, plan)
+    _reuse.reuse(here, plan)
     left = [run for run in plan.runs if not _state.is_done(here, plan, run)]
     # Its rho 0.5 is the other's square-root decay.
     assert {run.method for run in left} == {"rho 0.25", "rho 0.75", "rho 1"}
@@ -53,7 +52,7 @@ def test_after_one_ablation_the_next_trains_only_its_own_methods(tmp_path):
     assert set(rows["study"]) == {"ablation-rho-posterior"}
     assert set(rows["method"]) == {"DreamerV3", "rho 0.5"}
     assert set(rows["run"]) == expected.keys()
-    assert _share.taken(here, plan) == expected  # no longer to be found, but taken
+    assert _reuse.reused(here, plan) == expected  # no longer to be found, but taken
     states = _state.run_states(here, plan)
     assert _status.line(states) == "10 done (10 taken from ablation-decay), 15 waiting"
     summary = _show.summary(plan.study, plan, here, rows)
@@ -63,7 +62,7 @@ def test_after_one_ablation_the_next_trains_only_its_own_methods(tmp_path):
 def test_ablations_have_the_same_baselines_and_locomotion_is_part_of_proprio():
     def identities(name, methods=()):
         return {
-            _share.identity(run.config)
+            _reuse.identity(run.config)
             for run in studies.plan(studies.get(name)).runs
             if run.method in methods or not methods
         }
@@ -79,7 +78,7 @@ def test_ablations_have_the_same_baselines_and_locomotion_is_part_of_proprio():
 def test_a_taken_run_links_to_models_and_copies_what_may_change(tmp_path):
     done(tmp_path / "a", named(small(), "a"))
     plan = named(small(), "b")
-    _share.take(tmp_path / "b", plan)
+    _reuse.reuse(tmp_path / "b", plan)
     run = plan.runs[0]
     ours, theirs = (_state.run_folder(tmp_path / name, run) for name in "ba")
     model = "checkpoints/000000001200/arrays/data"
@@ -93,7 +92,7 @@ def test_a_taken_run_links_to_models_and_copies_what_may_change(tmp_path):
     assert not (ours / "checkpoints/000000001200/latents").exists()
     assert _state.pending(tmp_path / "b", plan) == []
     # Taken once more, it is still the first study's.
-    (found, *_) = _share.find(tmp_path / "c", named(small(), "c"))
+    (found, *_) = _reuse.find_reusable(tmp_path / "c", named(small(), "c"))
     assert found.study == "a"
 
 
@@ -109,7 +108,7 @@ def test_a_taken_run_links_to_models_and_copies_what_may_change(tmp_path):
 def test_what_changes_no_number_is_no_obstacle(tmp_path, changes):
     done(tmp_path / "a", named(small(), "a"))
     plan = named(small(**changes), "b")
-    assert names_of(_share.find(tmp_path / "b", plan)) == sorted(run.name for run in plan.runs)
+    assert names_of(_reuse.find_reusable(tmp_path / "b", plan)) == sorted(run.name for run in plan.runs)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +130,7 @@ def test_what_changes_no_number_is_no_obstacle(tmp_path, changes):
 )
 def test_what_makes_another_run_is_trained(tmp_path, changes):
     done(tmp_path / "a", named(small(), "a"))
-    assert _share.find(tmp_path / "b", named(small(**changes), "b")) == []
+    assert _reuse.find_reusable(tmp_path / "b", named(small(**changes), "b")) == []
 
 
 def test_a_warm_start_is_never_given_away(tmp_path):
@@ -139,7 +138,7 @@ def test_a_warm_start_is_never_given_away(tmp_path):
     for run in plan.runs:
         path = _state.run_folder(tmp_path / "a", run) / saved.CONFIG
         options.save(replace(options.load(path), init_from="/elsewhere"), path)
-    assert _share.find(tmp_path / "b", named(small(), "b")) == []
+    assert _reuse.find_reusable(tmp_path / "b", named(small(), "b")) == []
 
 
 def test_what_is_begun_here_is_gone_on_with(tmp_path):
@@ -147,14 +146,14 @@ def test_what_is_begun_here_is_gone_on_with(tmp_path):
     plan = named(small(), "b")
     begun, *others = plan.runs
     finish(tmp_path / "b", begun, 600)
-    assert names_of(_share.find(tmp_path / "b", plan)) == sorted(run.name for run in others)
+    assert names_of(_reuse.find_reusable(tmp_path / "b", plan)) == sorted(run.name for run in others)
 
 
 def test_a_longer_run_is_taken_as_far_as_this_study_goes(tmp_path):
     there = done(tmp_path / "a", named(small(), "a"))
     (_state.run_folder(tmp_path / "a", there.runs[0]) / "film.gif").write_text("of the last model")
     plan = named(small(env_steps=[600]), "b")
-    _share.take(tmp_path / "b", plan)
+    _reuse.reuse(tmp_path / "b", plan)
     assert _state.pending(tmp_path / "b", plan) == []
     rows = results.load(tmp_path / "b")
     assert sorted(rows["env_steps"].unique()) == [300, 600]
@@ -168,13 +167,11 @@ def test_a_longer_run_is_taken_as_far_as_this_study_goes(tmp_path):
 def test_what_was_not_measured_there_is_measured_here(tmp_path):
     done(tmp_path / "a", named(small(env_steps=[1200]), "a"))
     plan = named(small(env_steps=[1200], measures=["quality"]), "b")
-    _share.take(tmp_path / "b", plan)
+    _reuse.reuse(tmp_path / "b", plan)
     run = plan.runs[0]
     assert _state.unmeasured(tmp_path / "b", plan, run) == [1200]
     assert not _state.is_done(tmp_path / "b", plan, run)
-    rollouts.path_of(_state.run_folder(tmp_path / "b", run), "quality").write_text(
-        "env_steps,reward\n1200,1\n"
-    )
+    measure(_state.run_folder(tmp_path / "b", run), "quality", 1200)
     assert _state.is_done(tmp_path / "b", plan, run)
 
 
@@ -190,13 +187,13 @@ def test_a_kill_half_way_leaves_nothing_half_done(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", killed)
     with pytest.raises(KeyboardInterrupt):
-        _share.take(tmp_path / "b", plan)
+        _reuse.reuse(tmp_path / "b", plan)
     whole = results.runs_in(tmp_path / "b" / "runs")
     assert len(whole) == 2
     assert all((path / _state.TAKEN).exists() for path in whole)
-    _share.take(tmp_path / "b", plan)
+    _reuse.reuse(tmp_path / "b", plan)
     assert _state.pending(tmp_path / "b", plan) == []
-    assert not (tmp_path / "b" / "state" / _share.TAKING).exists()
+    assert not (tmp_path / "b" / "state" / _reuse.TAKING).exists()
 
 
 def test_without_links_files_are_copied(tmp_path, monkeypatch):
@@ -207,7 +204,7 @@ def test_without_links_files_are_copied(tmp_path, monkeypatch):
         raise OSError(errno.EXDEV, "Invalid cross-device link")
 
     monkeypatch.setattr(os, "link", refuse)
-    _share.take(tmp_path / "b", plan)
+    _reuse.reuse(tmp_path / "b", plan)
     data = _state.run_folder(tmp_path / "b", plan.runs[0]) / "checkpoints/000000001200/arrays/data"
     assert (data.read_text(), data.stat().st_nlink) == (plan.runs[0].name, 1)
 
@@ -217,13 +214,13 @@ def test_a_folder_that_is_no_study_of_this_version_is_passed_over(tmp_path):
     for name, text in (("x", "{"), ("y", '{"study": {"name": "y"}}')):
         (tmp_path / name).mkdir()
         (tmp_path / name / "plan.json").write_text(text)
-    assert len(_share.find(tmp_path / "b", named(small(), "b"))) == 12
+    assert len(_reuse.find_reusable(tmp_path / "b", named(small(), "b"))) == 12
 
 
 class Pretending:
     """A place where groups are done at once."""
 
-    goes_on = False
+    outlives = False
 
     def __init__(self, folder, groups, options, *, retries):
         self.groups = groups
@@ -242,7 +239,7 @@ class Pretending:
 
 
 def test_only_the_tasks_that_are_named_are_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(_run, "Local", Pretending)
+    monkeypatch.setattr(_run, "LocalRunner", Pretending)
     study = small().study
     states = studies.run(study, tmp_path / "small", studies.RunOptions(tasks=("walker-walk",)))
     assert {(state.run.task, state.kind) for state in states} == {("walker-walk", "done")}
@@ -262,10 +259,10 @@ def test_a_task_that_a_study_does_not_have_is_refused_by_name(tmp_path):
 
 
 def test_a_study_that_is_run_takes_what_is_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(_run, "Local", Pretending)
+    monkeypatch.setattr(_run, "LocalRunner", Pretending)
     first = _study.from_dict({**vars(small().study), "start": {}}, "first")
     studies.run(first, tmp_path / "first")
-    monkeypatch.setattr(_run, "Local", None)  # nothing is left to be done anywhere
+    monkeypatch.setattr(_run, "LocalRunner", None)  # nothing is left to be done anywhere
     states = studies.run(replace(first, name="second"), tmp_path / "second")
     assert {(state.kind, state.taken) for state in states} == {("done", "first")}
     assert len(list((tmp_path / "second" / "results").iterdir())) == 1

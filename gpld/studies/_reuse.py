@@ -1,4 +1,4 @@
-"""Runs that a study beside this one has trained already: they are taken, not trained again."""
+"""Reuse of runs that another study in the same folder has trained: they are not trained again."""
 
 import json
 import os
@@ -10,21 +10,22 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpld import config as options
-from gpld import population, results
+from gpld import files, population, results
 from gpld.analysis import rollouts
 from gpld.config import Config, ConfigError
+from gpld.files import DamagedFile
 from gpld.studies import _state
 from gpld.studies._plan import PLAN, Plan, Run, read_plan
 from gpld.training import saved
 
 TAKING = "taking"
-"""Where a run that is taken is put together, in the folder of the state, before it is moved."""
+"""Where a reused run is assembled, in the folder of the state, before it is moved."""
 FILMS = ("film", "open-loop")
-"""How the names of pictures of a run's last model begin."""
+"""Prefixes of the pictures of a run's last model."""
 
 
-class Found(NamedTuple):
-    """A run of this study, and where another has it."""
+class ReusableRun(NamedTuple):
+    """A run of this study that another study has."""
 
     run: Run
     source: Path
@@ -34,54 +35,53 @@ class Found(NamedTuple):
 
 
 def identity(config: Config) -> str:
-    """What a run computes, its length aside: runs of the same identity are the same run, as far as both go.
+    """The options that decide what a run computes: runs of the same identity differ in their length alone.
 
-    Task, seed and all options but those on which no bit of training depends (`saved.FREE`); without a penalty
-    also not those that would shape it.
+    Task, seed and all options but `saved.FREE`; without a penalty, also without the penalty's options.
     """
     no_penalty = population.method_of(config) == "dreamerv3"
     free = (*saved.FREE, "agent.penalty.") if no_penalty else saved.FREE
-    decisive = {
+    values = {
         name: value
         for name, value in options.flat(config).items()
         if name != "env_steps" and not name.startswith(free)
     }
-    return json.dumps(decisive, sort_keys=True)
+    return json.dumps(values, sort_keys=True)
 
 
-def find(folder: Path, plan: Plan) -> list[Found]:
-    """Runs not begun here that a study in a folder beside this one has as far as this study needs them."""
+def find_reusable(folder: Path, plan: Plan) -> list[ReusableRun]:
+    """Runs not started here that a study in a folder beside this one has for as long as this one needs."""
     if plan.study.work == "time" or plan.study.start.env_steps:
         return []
-    wanted: dict[str, list[Run]] = {}
+    missing: dict[str, list[Run]] = {}
     for run in plan.runs:
-        if not _begun(_state.run_folder(folder, run)):
-            wanted.setdefault(identity(run.config), []).append(run)
-    found: dict[str, Found] = {}
-    for other, theirs in _beside(folder) if wanted else ():
+        if not _has_started(_state.run_folder(folder, run)):
+            missing.setdefault(identity(run.config), []).append(run)
+    found: dict[str, ReusableRun] = {}
+    for other, theirs in _sibling_studies(folder) if missing else ():
         for source, study, config in _finished(other, theirs, plan):
-            for run in wanted.get(identity(config), ()):
-                if run.name not in found and _has_all(source, config, plan, run):
-                    found[run.name] = Found(run, source, study)
+            for run in missing.get(identity(config), ()):
+                if run.name not in found and _has_enough(source, config, plan, run):
+                    found[run.name] = ReusableRun(run, source, study)
     return [*found.values()]
 
 
-def taken(folder: Path, plan: Plan) -> dict[str, str]:
-    """Runs that are taken, or would be if the study were run now, and the studies that trained them."""
+def reused(folder: Path, plan: Plan) -> dict[str, str]:
+    """Runs that are reused, or would be if the study were run now, and the studies that trained them."""
     before = {run.name: _state.taken_from(folder, run) for run in plan.runs}
     return {name: study for name, study in before.items() if study} | {
-        found.run.name: found.study for found in find(folder, plan)
+        found.run.name: found.study for found in find_reusable(folder, plan)
     }
 
 
-def take(folder: Path, plan: Plan) -> None:
-    """Bring all that can be taken into the study's folder, each run in one move."""
+def reuse(folder: Path, plan: Plan) -> None:
+    """Copy all reusable runs into the study's folder, each in one move."""
     place = folder / _state.STATE / TAKING
     shutil.rmtree(place, ignore_errors=True)  # a kill may have left something
-    for found in find(folder, plan):
+    for found in find_reusable(folder, plan):
         partial, path = place / found.run.name, _state.run_folder(folder, found.run)
         try:
-            _bring(found, partial, keep_replay=plan.study.keep_replay)
+            _copy_run(found, partial, keep_replay=plan.study.keep_replay)
         except FileNotFoundError:  # it is trained further there, and a checkpoint has just been replaced
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -90,23 +90,21 @@ def take(folder: Path, plan: Plan) -> None:
     shutil.rmtree(place, ignore_errors=True)
 
 
-def _begun(path: Path) -> bool:
+def _has_started(path: Path) -> bool:
     return path.exists() and any(path.iterdir())
 
 
-def _beside(folder: Path) -> Iterator[tuple[Path, Plan]]:
-    """Folders of other studies in the one that this study's is in, and their plans."""
+def _sibling_studies(folder: Path) -> Iterator[tuple[Path, Plan]]:
+    """Folders of other studies beside this study's folder, and their plans."""
     folder = folder.absolute()
     for path in sorted(folder.parent.glob(f"*/{PLAN}")):
         if path.parent.resolve() != folder.resolve():
-            with suppress(
-                ConfigError, ValueError, KeyError, TypeError, OSError
-            ):  # not a plan of this version
+            with suppress(ConfigError, DamagedFile, OSError):  # not a plan of this version
                 yield path.parent, read_plan(path.parent)
 
 
 def _finished(folder: Path, theirs: Plan, plan: Plan) -> Iterator[tuple[Path, str, Config]]:
-    """Runs of another study that may be some of this one, who trained them, and their options."""
+    """Finished runs of another study that this one may have too, who trained them, and their options."""
     pairs = {(run.task, run.seed) for run in plan.runs}
     if theirs.study.work == "time":
         return
@@ -119,8 +117,8 @@ def _finished(folder: Path, theirs: Plan, plan: Plan) -> Iterator[tuple[Path, st
                     yield source, _state.taken_from(folder, run) or theirs.study.name, config
 
 
-def _has_all(source: Path, config: Config, plan: Plan, run: Run) -> bool:
-    """Whether a run of the same identity has all that this study wants of it."""
+def _has_enough(source: Path, config: Config, plan: Plan, run: Run) -> bool:
+    """Whether a run of the same identity has all that this study needs of it."""
     study, own = plan.study, run.config
     episodes = {score["env_steps"]: len(score["returns"]) for score in results.read_scores(source)}
     models = {*saved.steps(source)}
@@ -134,14 +132,14 @@ def _has_all(source: Path, config: Config, plan: Plan, run: Run) -> bool:
     )
 
 
-def _bring(found: Found, folder: Path, *, keep_replay: bool) -> None:
-    """Put a run together: links to its models as far as it goes here, and copies of what may still change."""
+def _copy_run(found: ReusableRun, folder: Path, *, keep_replay: bool) -> None:
+    """Assemble a run: links to its models up to this study's env steps, copies of what may still change."""
     goal = found.run.config.env_steps
     longer = max(saved.steps(found.source), default=0) > goal
     for path in sorted(found.source.rglob("*")):
         inside = path.relative_to(found.source)
         first, *rest = inside.parts
-        if not path.is_file() or any(part.startswith(".") for part in inside.parts):
+        if not files.is_file(path) or any(part.startswith(".") for part in inside.parts):
             continue
         if first in saved.PLACES:
             later = rest[0].isdigit() and int(rest[0]) > goal
@@ -154,11 +152,11 @@ def _bring(found: Found, folder: Path, *, keep_replay: bool) -> None:
     config = options.load(found.source / saved.CONFIG)
     options.save(replace(config, env_steps=goal), folder / saved.CONFIG)
     origin = {"study": found.study, "run": "/".join(found.source.parts[-3:])}
-    (folder / _state.TAKEN).write_text(json.dumps(origin, indent=1) + "\n")
+    files.write_text(folder / _state.TAKEN, json.dumps(origin, indent=1) + "\n")
 
 
 def _link(path: Path, to: Path) -> None:
-    """The same file under another name; a copy on a file system that has no links, or on another one."""
+    """A hard link to a file, or a copy where there are no links or on another file system."""
     to.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(path, to)

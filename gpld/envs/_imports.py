@@ -1,0 +1,49 @@
+"""Modules that tasks name, `gym:MODULE:NAME`: importing one runs its code.
+
+Who types such a task has asked for it. Who opens a folder that names one may not know.
+"""
+
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+
+from gpld.config import ConfigError
+from gpld.tasks import GYM_PREFIX
+
+_announce: ContextVar[Callable[[str, str], None]] = ContextVar("announce", default=lambda task, module: None)
+
+
+@contextmanager
+def opening(folder: Path | str, *, imports: bool = True) -> Iterator[None]:
+    """While tasks come from a folder: print which module is imported, or refuse to import it."""
+    announced: set[str] = set()
+
+    def announce(task: str, module: str) -> None:
+        if not imports:
+            named = f"the task of {folder} is {task}, which imports the module {module}"
+            raise ConfigError(f"import: {named}; --no-import refuses to")
+        if module not in announced:
+            announced.add(module)
+            print(f"importing the module {module}, which {folder} names: its code runs (--no-import refuses)")
+
+    token = _announce.set(announce)
+    try:
+        yield
+    finally:
+        _announce.reset(token)
+
+
+def announce(task: str) -> str:
+    """The module that a task names, or nothing. It is about to be imported, here or by another process."""
+    module = task.removeprefix(GYM_PREFIX).rpartition(":")[0] if task.startswith(GYM_PREFIX) else ""
+    if module:
+        _announce.get()(task, module)
+    return module
+
+
+def import_for(task: str) -> None:
+    """Import the module that a task names, if it names one: the only place where that is done."""
+    if module := announce(task):
+        importlib.import_module(module)

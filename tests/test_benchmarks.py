@@ -1,0 +1,85 @@
+"""Smoke tests of the benchmarks, on made-up measurements: they run, and write what they found."""
+
+import json
+from types import SimpleNamespace
+
+import jax.numpy as jnp
+import pytest
+
+from gpld.config import Config, ConfigError
+from tests import scripts
+
+
+def written(path):
+    """The JSON in a file, without numbers that JSON does not have."""
+    return json.loads(path.read_text(), parse_constant=pytest.fail)
+
+
+def test_learning(small_run, tmp_path):
+    learning = scripts.load("benchmarks/learning.py")
+    learning.main(learning.Options(small_run, out=tmp_path))
+    found = written(tmp_path / "learning-cartpole-balance.json")
+    (run,) = found["runs"]
+    assert (found["env_steps"], run["method"], run["seed"]) == (400, "GPLD-DreamerV3", 3)
+    assert run["env_steps"] == [200, 400]
+    assert (tmp_path / "learning-cartpole-balance.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ConfigError, match=r"^runs: there are none in "):
+        learning.main(learning.Options(tmp_path, out=tmp_path))
+
+
+def test_start(tmp_path, monkeypatch):
+    start = scripts.load("benchmarks/start.py")
+    seconds = iter([40.0, 9.0, 10.0])
+    monkeypatch.setattr(start, "seconds_to_first_update", lambda typed, cache, folder: next(seconds))
+    start.main(start.Options(seeds=2, preset=("nano", "cpu"), warm=2, out=tmp_path))
+    rows = written(tmp_path / "start.json")["rows"]
+    assert [(row["cache"], row["seconds"]) for row in rows] == [
+        ("empty", 40.0),
+        ("warm", 9.0),
+        ("warm", 10.0),
+    ]
+
+
+class MadeUp:
+    """A program that takes 2 ms, or 3 ms with the penalty."""
+
+    compile_seconds, temporary, kernels, flops = 1.0, 2**30, 100, 1e9
+    states = SimpleNamespace(skipped=jnp.zeros(1))
+
+    def __init__(self, config, spaces, *, runs, updates):
+        self.ms = 3.0 if config.agent.penalty.posterior else 2.0
+
+    def time(self):
+        return self.ms
+
+
+def test_update(tmp_path, monkeypatch):
+    update = scripts.load("benchmarks/update.py")
+    monkeypatch.setattr(update, "Program", MadeUp)
+    monkeypatch.setattr(update, "product_rate", lambda dtype: 1e12)
+    update.main(update.Options(runs=(1,), variants=("probes", "baseline"), out=tmp_path))
+    rows = written(tmp_path / "update.json")["rows"]
+    assert [(row["variant"], row["ratio"]) for row in rows] == [("baseline", 1.0), ("probes", 1.5)]
+
+
+def test_end_to_end(tmp_path, monkeypatch):
+    benchmark = scripts.load("benchmarks/end_to_end.py")
+    # The paper's run, 16 environments and 8 updates an iteration: 8 runs at 2 ms per update and run.
+    loop = {"iterations": 100, "updates": 800, "seconds": 14.0, "parts_ms": {}}
+    saving = {"stopped": 2.0, "stopped_when_full": 10.0}
+    monkeypatch.setattr(
+        benchmark,
+        "measure",
+        lambda *_: benchmark.summarize(Config("walker-run"), 8, loop, 0.016, 3.125, saving, 60.0),
+    )
+    benchmark.main(benchmark.Options(runs=(8,), out=tmp_path))
+    (row,) = written(tmp_path / "end_to_end.json")["rows"]
+    assert row["env_steps_per_second"] == pytest.approx(8 * 32 * 0.99 / (0.140 + 3.125 * 16 / 5000))
+
+
+@pytest.mark.parametrize("name", ["start", "update", "end_to_end"])
+def test_a_wrong_option_is_refused_before_anything_is_written(name, tmp_path):
+    script = scripts.load(f"benchmarks/{name}.py")
+    with pytest.raises(ConfigError, match=r"^preset: '13m' is not a preset"):
+        script.main(script.Options(preset=("13m",), out=tmp_path))
+    assert not list(tmp_path.iterdir())
