@@ -39,7 +39,7 @@ def unpack(tables: Tables, folders: Mapping[tuple[str, str, int], Path]) -> None
         for name in ("sensitivity", "quality"):
             if len(own[name]):
                 with files.in_one_move(folder / f"{name}.csv") as unfinished:
-                    own[name].to_csv(unfinished, index=False)
+                    own[name].assign(run=str(folder)).to_csv(unfinished, index=False)
 
 
 def _config(run: RunRecord) -> Config:

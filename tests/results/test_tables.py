@@ -7,9 +7,11 @@ import pytest
 
 from gpld import config as options
 from gpld import results
+from gpld.analysis import rollouts
 from gpld.config import Config, ConfigError
 from gpld.results import collect_tables, merge, read_tables, write_tables
 from gpld.results._tables import TABLES
+from tests import scripts
 
 STUDY = {"name": "short", "tasks": ["walker-run"]}
 
@@ -210,3 +212,12 @@ def test_unpacked_runs_are_read_as_the_runs_were(folders, kept, tmp_path):
         results.collect(path, run="x") for path in (one, unpacked["walker-run", "GPLD-DreamerV3", 1])
     )
     pd.testing.assert_frame_equal(before, after)
+
+
+def test_measurements_of_committed_runs_are_read_as_any(tmp_path):
+    found = read_tables(scripts.ROOT / "results" / "locomotion-short")
+    folders = {run.key: tmp_path / run.name for run in found.runs[:1]}
+    results.unpack(found, folders)
+    (folder,) = folders.values()
+    for name in ("sensitivity", "quality"):
+        assert set(rollouts.read_run(folder, name)["run"]) == {str(folder)}

@@ -73,7 +73,7 @@ def finish(folder: Path, run, *env_steps: int, episodes: int = 20, every: int = 
 def measure(path: Path, name: str, env_steps: int) -> None:
     """Leave behind a row of a measurement in a run's folder, with those of other models."""
     columns = ("run", *results.KEY, *results.TABLES[name])
-    row = pandas.DataFrame({**dict.fromkeys(columns, [0.1]), "env_steps": [env_steps]})
+    row = pandas.DataFrame({**dict.fromkeys(columns, 0.1), "env_steps": [env_steps]})
     rollouts._merge(rollouts.path_of(path, name), row)
 
 
