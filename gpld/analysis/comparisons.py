@@ -10,6 +10,9 @@ from gpld.analysis import statistics
 from gpld.analysis.curves import Curves
 from gpld.analysis.tables import NOTHING, Table
 
+ALL = "all tasks"
+"""What the totals over a comparison's tasks are called."""
+
 
 class Comparison(NamedTuple):
     """Methods to compare on tasks, and the baseline."""
@@ -45,12 +48,14 @@ def score_table(
         means = {method: row["mean"] if row else np.nan for method, row in own.items()}
         gains = [_gain(means[method], means[compared.baseline]) for method in compared.others]
         rows.append((task, *map(_spread, own.values()), *gains))
-    groups = {"all tasks": compared.tasks, **(subsets or {})}
+    groups = {ALL: compared.tasks, **(subsets or {})} if len(compared.tasks) > 1 else {}
     totals = [row for name, tasks in groups.items() for row in _aggregates(summary, name, tasks, compared)]
     seeds = "; ".join(f"{method}: {_seeds(summary, method)}" for method in compared.methods)
     header = ("task", *compared.methods, *(f"gain of {method}" for method in compared.others))
     interval = " [95% bootstrap interval of the mean]" if "low" in summary else ""
     about = f"mean \u00b1 standard deviation{interval} over seeds ({seeds})"
+    if summary["seeds"].max() == 1:
+        about = "one seed each"
     return Table(title, header, tuple(rows + totals), (about, *notes), len(totals))
 
 
@@ -133,8 +138,9 @@ def _aggregates(
     some = summary.loc[summary["task"].isin(list(tasks)) & summary["method"].isin(list(compared.methods))]
     own = [set(rows["task"]) for _, rows in some.groupby("method", observed=True)]
     common = set.intersection(*own) if own else set()
-    of = f" of {len(common)} of {len(tasks)} tasks" if len(common) < len(tasks) else ""
-    titles = (f"{name}, raw mean{of}", f"{name}, normalised mean{of}")
+    if len(common) < len(tasks):
+        name = f"{'' if name == ALL else f'{name}, '}{len(common)} of {len(tasks)} tasks"
+    titles = (f"{name}, raw mean", f"{name}, normalised mean")
     some = some.loc[some["task"].isin(common)]
     if not (some["method"] == compared.baseline).any():
         return [(title, *[NOTHING] * (len(compared.methods) + len(compared.others))) for title in titles]

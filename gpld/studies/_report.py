@@ -3,10 +3,15 @@
 import os
 from pathlib import Path
 
+import pandas as pd
+
 from gpld import results
 from gpld.analysis import comparisons, curves, report, rollouts, statistics
 from gpld.config import ConfigError
 from gpld.studies import _plan, _show, _study, _tables
+
+MOST_TILES = 6
+"""With more methods and tasks than this, the tables alone have the returns."""
 
 
 def write_report(place: str | Path, out: Path | None = None) -> Path:
@@ -45,11 +50,12 @@ def _page_of_runs(folder: Path, runs: dict[str, Path]) -> report.Page:
             title = "sample efficiency"
             tables.append(comparisons.efficiency_table(aligned, shown, title=title, notes=notes))
     films = [film for name, path in runs.items() for film in report.films_of(name, path)]
-    words = f"{len(runs)} run{'s' * (len(runs) > 1)}"
-    words += f" on {', '.join(tasks)}." if tasks else "."
+    count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
     return report.Page(
         title=f"Runs in {folder.absolute().name}",
-        summary=[words, "Scores are the last evaluations while training."],
+        lead=f"{count} on {', '.join(tasks)}." if tasks else f"{count}.",
+        summary=[] if tasks else ["There is no evaluation yet."],
+        tiles=_last_returns(rows),
         methods=methods,
         rows=rows,
         tables=tables,
@@ -63,6 +69,22 @@ def _page_of_runs(folder: Path, runs: dict[str, Path]) -> report.Page:
         environment=report.environment_of(runs),
         source=source,
     )
+
+
+def _last_returns(rows: pd.DataFrame) -> list[report.Tile]:
+    """The mean last evaluation of each method on each task, if they are few."""
+    summary = statistics.summarise(statistics.final_scores(rows)).to_dict("records")
+    if len(summary) > MOST_TILES:
+        return []
+    return [
+        report.Tile(
+            f"{row['mean']:.0f}" + (f" \u00b1 {row['std']:.0f}" if row["seeds"] > 1 else ""),
+            f"{row['method']} on {row['task']}",
+            f"return of the last evaluation, {row['seeds']} seed{'s' * (row['seeds'] > 1)}",
+            row["method"],
+        )
+        for row in summary
+    ]
 
 
 def _moved(path: Path, out: Path) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from gpld import films as cinema
@@ -263,46 +264,54 @@ def _runs_to_film(plan: Plan) -> list[Run]:
 
 
 def summary(study: Study, plan: Plan, folder: Path, rows: pd.DataFrame) -> list[str]:
-    """The findings in sentences; `study` is that of the plan, perhaps truncated."""
-    states = _state.run_states(folder, plan)
-    done = sum(state.kind == "done" for state in states)
-    sentences = [study.purpose.replace("\n", " ").replace("`", "")]
-    others = "".join(f", {words}" for words in _status.taken(states))
-    sentences.append(f"{done} of {len(states)} runs are done{others}.")
-    sentences += [f"Failed: {state.run.name}: {state.reason}." for state in states if state.kind == "failed"]
+    """What the tiles do not say; `study` is that of the plan, perhaps truncated."""
+    failed = [state for state in _state.run_states(folder, plan) if state.kind == "failed"]
+    sentences = [f"Failed: {state.run.name}: {state.reason}" for state in failed]
     if study.work == "time":
         return sentences + _times.summary(plan, folder)
     for env_steps in study.env_steps:
-        scores = statistics.final_scores(rows, env_steps)
-        if study.baseline not in set(scores["method"]):
+        if study.baseline not in set(statistics.final_scores(rows, env_steps)["method"]):
             sentences.append(f"Nothing can be compared at {env_steps:,} env steps yet.")
-            continue
-        table = statistics.aggregate(statistics.summarise(scores), study.baseline)
-        others = [method for method in study.methods if method != study.baseline and method in table.index]
-        sentences += [
-            _comparison_sentence(study, scores, method, float(table.loc[method, "gain"])) for method in others
-        ]
     return sentences
 
 
-def _comparison_sentence(study: Study, scores: pd.DataFrame, method: str, gain: float) -> str:
-    """A sentence about a method's scores against the baseline's, with its uncertainty."""
+def tiles(study: Study, plan: Plan, folder: Path, rows: pd.DataFrame) -> list[report.Tile]:
+    """Gains over the baseline at the last env steps that have scores, with their uncertainty; runs done."""
+    states = _state.run_states(folder, plan)
+    done = sum(state.kind == "done" for state in states)
+    about = "; ".join(["Numbers are preliminary"] * (done < len(states)) + _status.taken(states))
+    finished = report.Tile(f"{done} of {len(states)}", "runs done", about)
+    for env_steps in reversed(study.env_steps if study.work != "time" else ()):
+        scores = statistics.final_scores(rows, env_steps)
+        known = set(scores["method"])
+        if study.baseline in known and len(known) > 1:
+            others = [method for method in study.methods if method in known and method != study.baseline]
+            found = [_gain_tile(study, scores, method, env_steps) for method in others]
+            return [*filter(None, found), finished]
+    return [finished]
+
+
+def _gain_tile(study: Study, scores: pd.DataFrame, method: str, env_steps: int) -> report.Tile | None:
+    """A method's mean gain over the tasks that it and the baseline have; None if there is no such task."""
     own, theirs = (set(scores.loc[scores["method"] == name, "task"]) for name in (method, study.baseline))
     tasks = [task for task in study.tasks if task in own & theirs]
     if not tasks:
-        return f"{method} and {study.baseline} have no task in common yet."
+        return None
     sides = [statistics.score_matrix(scores, name, tasks) for name in (method, study.baseline)]
-    chance = statistics.probability_of_improvement(*sides)
-    low, high = statistics.improvement_interval(*sides)
-    word = "more" if gain >= 0 else "less"
-    where = f" on {tasks[0]}"
-    if len(tasks) > 1:
-        where = f": the mean over {len(tasks)} tasks of its score divided by {study.baseline}'s"
-    return (
-        f"At {int(scores['env_steps'].max()):,} env steps {method} scores {abs(gain):.1%} {word} than "
-        f"{study.baseline}{where}. "
-        f"One of its runs scores more than one of {study.baseline}'s with probability {chance:.2f} "
-        f"(95% interval {low:.2f} to {high:.2f})."
+    ours, baseline = (np.nanmean(side, 0) for side in sides)
+    gains = ours / baseline - 1
+    each = ", ".join(f"{task} {gain:+.1%}" for task, gain in zip(tasks, gains, strict=True))
+    chance, (low, high) = (
+        statistics.probability_of_improvement(*sides),
+        statistics.improvement_interval(*sides),
+    )
+    return report.Tile(
+        f"{gains.mean():+.1%}",
+        f"{method}'s score against {study.baseline}'s",
+        f"At {env_steps:,} env steps{f', mean of {len(tasks)} tasks' * (len(tasks) > 1)}: {each}. A run of "
+        f"{method} scores more than one of {study.baseline} with probability {chance:.2f} "
+        f"(95% interval {low:.2f} to {high:.2f}){': not settled' * (low <= 0.5 <= high)}.",
+        method,
     )
 
 
@@ -320,11 +329,14 @@ def write_report(found: OpenedResults, *, make_films: bool = True, until: int | 
     made, why = films(shown, folder, make=make_films)
     folders = {run.name: _state.run_folder(folder, run) for run in plan.runs}
     page = report.Page(
-        title=f"{study.title} ({study.name})",
-        summary=[*summary(study, plan, folder, rows), *map(_sentence, found.notes)],
+        title=study.title,
+        lead=study.purpose.replace("\n", " "),
+        tiles=tiles(study, plan, folder, rows),
+        notes=_unfinished_note(study, rows),
+        summary=[*summary(study, plan, folder, rows), *found.notes],
         methods=list(study.methods),
         rows=pd.concat([_until_last_step(study, rows), _published(study)], ignore_index=True),
-        others=_peers(study),
+        others={key: curve for key, curve in _peers(study).items() if key[0] in _with_results(study, rows)},
         tables=_times.tables(plan, folder, source) if timed else tables(study, rows, source),
         sections=sections(shown, folder, source),
         films=made,
@@ -334,10 +346,6 @@ def write_report(found: OpenedResults, *, make_films: bool = True, until: int | 
         source=source,
     )
     return report.write(page, found.out / (REPORT if shown is plan else f"report-{until}.html"))
-
-
-def _sentence(note: str) -> str:
-    return f"{note[:1].upper()}{note[1:]}."
 
 
 def _published(study: Study) -> pd.DataFrame:

@@ -46,10 +46,10 @@ def test_the_sensitivity_of_posterior_and_prior_is_drawn_over_training():
     assert curves["GPLD-DreamerV3", 1]["xs"] == [100, 200]
     assert curves["GPLD-DreamerV3", 1]["ys"] == pytest.approx([40.0, 80.0])
     (table,) = section.tables
-    rows = {row[0]: row for row in table.rows}
-    assert rows["walker-walk, prior, GPLD-DreamerV3"][4] == "0.250"
-    assert rows["walker-walk, posterior, DreamerV3"][1] == "240 \u00b1 80"
-    assert rows["walker-walk, observation, DreamerV3"][3] == "-"
+    rows = {row[1:3]: row for row in table.rows}
+    assert rows["prior", "GPLD-DreamerV3"][6] == "0.250"
+    assert rows["posterior", "DreamerV3"][3] == "240 \u00b1 80"
+    assert rows["observation", "DreamerV3"][5] == "-"
     assert table.notes[-1] == "the source"
 
 
@@ -65,12 +65,12 @@ def test_errors_of_the_last_checkpoints_are_drawn_by_steps_ahead():
         "xs": [1, 2, 5],
         "ys": [3.0, 5.0, 11.0],
     }
-    assert section.tables[0].rows[0] == ("walker-walk, 1 ahead, DreamerV3", "2.5", "0.1", "400", "2")
+    assert section.tables[0].rows[0] == ("walker-walk", "1", "DreamerV3", "2.5", "0.1", "400", "2")
 
 
 def test_a_single_run_has_no_deviation():
     section = report.section_of("sensitivity", SENSITIVITY[SENSITIVITY["seed"] == 0])
-    assert section.tables[0].rows[0][1] == "160"
+    assert section.tables[0].rows[0][3] == "160"
 
 
 def data_of(page):
@@ -83,7 +83,7 @@ def test_what_there_is_nothing_of_is_left_out():
         assert f'id="{name}"' not in page
     assert "<!--" not in page
     page = render(report.Page("title", [], [], NOTHING, no_films="no film: no screen"))
-    assert '<section id="films"><h2>Films</h2><p>no film: no screen</p></section>' in page
+    assert '<section id="films"><h2>Films</h2><p>No film: no screen.</p></section>' in page
 
 
 def test_curves_of_others_have_their_bounds_and_colours():

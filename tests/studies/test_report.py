@@ -64,6 +64,7 @@ def test_every_panel_shows_something(page, smoke):
     assert len(find(page, "#quality .chart")) == 2 * 3
     assert len(find(page, ".film")) == films
     assert len(find(page, "table.sortable")) == 9
+    page.execute_script("document.querySelectorAll('details').forEach((part) => { part.open = true; })")
     panels = find(page, ".panel, #summary, #configs, #environment")
     assert len(panels) == 12 + films + 9 + 3
     page.set_window_size(1200, page.execute_script("return document.documentElement.scrollHeight") + 200)
@@ -163,6 +164,29 @@ def test_tables_are_sorted_and_totals_stay_last(page):
     assert up[0].startswith("cartpole-swingup")  # scores less
 
 
+def test_charts_and_tables_are_saved(page):
+    """What a click would save: the blob, as text or by its first bytes."""
+    page.execute_script("URL.createObjectURL = (blob) => { window.saved = blob; return '#'; };")
+
+    def saved(selector):
+        page.execute_script("window.saved = null; arguments[0].click()", find(page, selector)[0])
+        return page.execute_async_script(
+            "const [done] = arguments, wait = () => (window.saved ? window.saved.text().then(done)"
+            " : setTimeout(wait, 20)); wait();"
+        )
+
+    rows = saved("#charts .chart [title='save as CSV']").splitlines()
+    assert rows[0] == "method,env steps,mean,low,high"
+    assert {row.partition(",")[0] for row in rows[1:]} == {"DreamerV3", "GPLD-DreamerV3"}
+    drawing = saved("#charts .chart [title='save as SVG']")
+    assert drawing.startswith("<svg")
+    assert "GPLD-DreamerV3" in drawing
+    assert "PNG" in saved("#charts .chart [title='save as PNG']")[:8]
+    table = saved("#scores [title='save as CSV']").splitlines()
+    assert table[0] == "task,DreamerV3,GPLD-DreamerV3,gain of GPLD-DreamerV3"
+    assert find(page, "#scores details[open]")  # saving did not close it
+
+
 def test_films_are_played(page):
     if not find(page, ".film .play"):
         pytest.skip("this machine cannot draw")
@@ -194,7 +218,7 @@ def test_options_of_two_runs_are_compared(page):
     click(page, "#right option:nth-child(3)")
     assert keys() == ["seed"]
     click(page, "#right option:nth-child(1)")
-    assert keys() == ["They are the same."]
+    assert keys() == ["Nothing: they have the same options."]
 
 
 def test_there_is_a_dark_and_a_light_page(page):
@@ -204,7 +228,7 @@ def test_there_is_a_dark_and_a_light_page(page):
     before = ground()
     click(page, "#theme")
     assert ground() != before
-    assert {before, ground()} == {"rgb(255, 255, 255)", "rgb(21, 24, 28)"}
+    assert {before, ground()} == {"rgb(247, 248, 250)", "rgb(20, 23, 27)"}
 
 
 def test_it_fits_a_phone_and_paper(page):
@@ -234,7 +258,8 @@ def test_a_page_about_any_runs_and_about_none(browser, smoke, tmp_path):
     shutil.copy(smoke / "runs" / "cartpole-balance" / "DreamerV3" / "seed0" / "config.json", empty)
     browser.get(f"file://{write_report(tmp_path / 'begun')}")
     shown = [heading.text for heading in find(browser, "h2") if heading.is_displayed()]
-    assert shown == ["Summary", "Options"]
+    assert shown == []  # one run, nothing measured: the page says so, and shows no empty part
+    assert "There is no evaluation yet." in find(browser, "#summary")[0].text
     assert browser.get_log("browser") == []
 
 
@@ -243,7 +268,10 @@ def test_committed_results_are_a_page(browser, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     browser.set_window_size(1200, 1600)
     browser.get(f"file://{write_report('locomotion-short', tmp_path / 'page.html')}")
-    assert "GPLD-DreamerV3 scores" in find(browser, "#summary")[0].text
+    gain, runs = find(browser, ".tile")
+    assert "GPLD-DreamerV3's score against DreamerV3's" in gain.text
+    assert "16 of 48" in runs.text
+    assert find(browser, "#charts .chart[data-task='hopper-hop']") == []  # not run yet
     (chart,) = [chart for chart in find(browser, "#charts .chart") if "walker-run" in chart.text]
     assert len(chart.find_elements("css selector", ".mean")) == 3  # DreamerV3, GPLD, and others' DreamerV3
     assert len(find(browser, "#sensitivity .chart")) >= 2

@@ -6,6 +6,7 @@ from gpld.analysis.report._page import Chart as Chart
 from gpld.analysis.report._page import FilmEntry as FilmEntry
 from gpld.analysis.report._page import Page as Page
 from gpld.analysis.report._page import Section as Section
+from gpld.analysis.report._page import Tile as Tile
 from gpld.analysis.report._page import write as write
 from gpld.analysis.report._runs import configs_of as configs_of
 from gpld.analysis.report._runs import environment_of as environment_of

@@ -29,10 +29,12 @@ def _sensitivity(rows: pd.DataFrame, notes: tuple[str, ...]) -> tuple[str, list[
         for name, own in measured.groupby("map", sort=False)
         if name != "observation"
     ]
-    header = ("task, map, method", "KL / step", "total variation / step", "squared Jacobian norm", "KL ratio")
+    header = ("task", "map", "method", "KL / step", "total variation / step", "squared Jacobian norm")
     cells = [
         (
-            f"{row['task']}, {row['map']}, {row['method']}",
+            row["task"],
+            row["map"],
+            row["method"],
             f"{row['kl']:.4g}" + (f" \u00b1 {row['kl_std']:.2g}" if row["runs"] > 1 else ""),
             f"{row['total_variation']:.4g}",
             NOTHING if np.isnan(row["jacobian"]) else f"{row['jacobian']:.4g}",
@@ -41,10 +43,13 @@ def _sensitivity(rows: pd.DataFrame, notes: tuple[str, ...]) -> tuple[str, list[
         for row in sensitivity.table(rows).to_dict("records")
     ]
     about = "mean \u00b1 standard deviation over runs; the ratio is to the first method's"
-    table = Table("local sensitivity of the last checkpoints", header, tuple(cells), (about, *notes))
+    table = Table(
+        "local sensitivity of the last checkpoints", (*header, "KL ratio"), tuple(cells), (about, *notes)
+    )
     words = (
-        "How much latent distributions change, by KL divergence, when their inputs are moved a little, "
-        "divided by the length of the step: the posterior's embedding, the prior's recurrent state."
+        "How much the latent distributions change when their inputs move a little (the posterior's "
+        "embedding, the prior's recurrent state): their KL divergence divided by the length of the step. "
+        "Less is smoother."
     )
     return words, charts, [table]
 
@@ -58,18 +63,20 @@ def _quality(rows: pd.DataFrame, notes: tuple[str, ...]) -> tuple[str, list[Char
     ]
     cells = [
         (
-            f"{row['task']}, {row['ahead']} ahead, {row['method']}",
+            row["task"],
+            str(row["ahead"]),
+            row["method"],
             *(f"{row[measure]:.4g}" for measure in quality.MEASURES),
             str(row["runs"]),
         )
         for row in quality.table(rows).to_dict("records")
     ]
-    header = ("task, steps, method", *quality.MEASURES, "runs")
+    header = ("task", "steps ahead", "method", *quality.MEASURES, "runs")
     about = "means over runs; latent is a KL divergence, reward absolute, observation squared in symlog space"
     table = Table("errors of the last checkpoints' predictions", header, tuple(cells), (about, *notes))
     words = (
-        "What the world model expects when it hears only which actions were taken, compared with what came, "
-        "by steps ahead: of its latents, of rewards and of decoded observations."
+        "Errors of the world model's open-loop predictions, given the actions alone, by steps ahead: of "
+        "latents, rewards and decoded observations. Less is better."
     )
     return words, charts, [table]
 

@@ -1,18 +1,19 @@
 import base64
 import html
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 import gpld
 from gpld.analysis.curves import Curve, Curves, task_curve
-from gpld.analysis.tables import Table
+from gpld.analysis.tables import NOTHING, Table
 from gpld.display.curve import colours
 from gpld.files import read_bytes, write_text
 
@@ -31,6 +32,16 @@ class FilmEntry:
     """PNG."""
     playing: Path | None = None
     """MP4 or GIF."""
+
+
+class Tile(NamedTuple):
+    """A number that answers the page's question."""
+
+    value: str
+    label: str
+    detail: str = ""
+    method: str = ""
+    """Whose colour it has."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +92,13 @@ class Page:
     environment: Sequence[tuple[str, str]] = ()
     """Versions and devices of the runs: name and value."""
     source: str = ""
-    """The data and the command that the page came from."""
+    """The data and the command that the page came from. Tables do not repeat it."""
+    lead: str = ""
+    """What the page is about."""
+    tiles: Sequence[Tile] = ()
+    """The answer, in a few numbers."""
+    notes: Sequence[str] = ()
+    """What is said above of all tables. They do not repeat it."""
 
 
 def write(page: Page, path: Path) -> Path:
@@ -107,11 +124,12 @@ def render(page: Page) -> str:
     parts = {
         "TITLE": html.escape(page.title),
         "STYLE": _asset("page.css"),
-        "SUMMARY": "\n".join(map(_paragraph, page.summary)),
-        "SCORES": _part("scores", "Scores", "\n".join(map(_table, page.tables))),
-        "SECTIONS": "\n".join(map(_section, page.sections)),
-        "FILMS": _part("films", "Films", "\n".join(map(_film, page.films)) or _paragraph(page.no_films)),
-        "ENVIRONMENT": _part("environment", "Made with", _environment(page.environment)),
+        "LEAD": _paragraph(page.lead),
+        "SUMMARY": _tiles(page.tiles) + "\n".join(map(_paragraph, page.summary)),
+        "SCORES": _part("scores", "Scores", _tables(page, page.tables, opened=1)),
+        "SECTIONS": "\n".join(_section(page, section) for section in page.sections),
+        "FILMS": _part("films", "Films", _films(page)),
+        "ENVIRONMENT": _part("environment", "Software and hardware", _environment(page.environment)),
         "SOURCE": html.escape(f"{page.source}; gpld {gpld.__version__}"),
         # A closing tag inside a string would end the script.
         "DATA": json.dumps(data, allow_nan=False).replace("</", "<\\/"),
@@ -179,20 +197,52 @@ def _thinned(run: pd.DataFrame) -> pd.DataFrame:
     return run.iloc[np.linspace(0, len(run) - 1, MAX_POINTS).round().astype(int)]
 
 
-def _table(table: Table) -> str:
-    head = "".join(f'<th scope="col"><button>{html.escape(name)}</button></th>' for name in table.header)
+def _tables(page: Page, tables: Sequence[Table], opened: int = 0) -> str:
+    """Tables, the first `opened` of them open. Empty rows and tables are left out."""
+    shown = []
+    for table in tables:
+        rows = [row for row in table.rows if any(cell != NOTHING for cell in row[1:])]
+        if rows:
+            shown.append(_table(page, table, rows, is_open=len(shown) < opened))
+    return "\n".join(shown)
+
+
+def _table(page: Page, table: Table, rows: Sequence[tuple[str, ...]], *, is_open: bool) -> str:
+    columns = list(zip(*rows, strict=True))[1:]
+    kinds = ["word", *("" if any(map(_is_number, cells)) else "word" for cells in columns)]
+    heads = zip(kinds, map(html.escape, table.header), strict=True)
+    head = "".join(f'<th scope="col" class="{kind}"><button>{name}</button></th>' for kind, name in heads)
+    totals = set(table.rows[len(table.rows) - table.totals :])
     body = []
-    for i, row in enumerate(table.rows):
-        kind = ' class="total"' if i >= len(table.rows) - table.totals else ""
+    for row in rows:
         first, *others = map(html.escape, row)
-        cells = "".join(f"<td>{cell}</td>" for cell in others)
-        body.append(f'<tr{kind}><th scope="row">{first}</th>{cells}</tr>')
-    notes = "".join(f"<li>{html.escape(note)}</li>" for note in table.notes)
+        cells = "".join(f'<td class="{kind}">{x}</td>' for kind, x in zip(kinds[1:], others, strict=True))
+        total = ' class="total"' if row in totals else ""
+        body.append(f'<tr{total}><th scope="row" class="{kinds[0]}">{first}</th>{cells}</tr>')
+    repeated = {page.source, *page.notes}
+    notes = [html.escape(_sentence(note)) for note in table.notes if note not in repeated]
+    title = html.escape(_sentence(table.title.removeprefix(f"{page.title}: "))[:-1])
+    listed = "".join(f"<li>{note}</li>" for note in notes)
     return (
-        f'<figure class="panel"><figcaption>{html.escape(table.title)}</figcaption><div class="wide">'
-        f'<table class="sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
-        f'<ul class="notes">{notes}</ul></figure>'
+        f'<details class="panel"{" open" * is_open}><summary>{title}</summary><div class="wide">'
+        f'<table class="sortable" data-name="{title}"><thead><tr>{head}</tr></thead>'
+        f'<tbody>{"".join(body)}</tbody></table></div><ul class="notes">{listed}</ul></details>'
     )
+
+
+def _is_number(cell: str) -> bool:
+    return cell != NOTHING and cell[:1] in "+-0123456789"
+
+
+def _tiles(tiles: Sequence[Tile]) -> str:
+    found = []
+    for tile in tiles:
+        value, label, detail, method = map(html.escape, tile)
+        found.append(
+            f'<div class="tile" data-method="{method}"><b>{value}</b><span>{label}</span>'
+            f"<small>{detail}</small></div>"
+        )
+    return f'<div class="tiles">{"".join(found)}</div>' if found else ""
 
 
 def _part(name: str, title: str, content: str) -> str:
@@ -201,16 +251,25 @@ def _part(name: str, title: str, content: str) -> str:
 
 
 def _paragraph(text: str) -> str:
-    return f"<p>{html.escape(text)}</p>" if text else ""
+    """A sentence with its `code`; nothing of nothing."""
+    marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(_sentence(text)))
+    return f"<p>{marked}</p>" if text else ""
 
 
-def _section(section: Section) -> str:
-    title, words = html.escape(section.title), html.escape(section.words)
-    return (
-        f'<section id="{section.name}"><h2>{title}</h2><p>{words}</p>'
-        f'<div id="{section.name}-charts" class="charts"></div>'
-        f"{''.join(map(_table, section.tables))}</section>"
-    )
+def _sentence(text: str) -> str:
+    """Text that begins with a capital and ends with a full stop; a command at its beginning stays one."""
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
+
+
+def _section(page: Page, section: Section) -> str:
+    charts = f'<div id="{section.name}-charts" class="charts"></div>'
+    content = f"{_paragraph(section.words)}{charts}{_tables(page, section.tables)}"
+    return _part(section.name, html.escape(section.title), content)
+
+
+def _films(page: Page) -> str:
+    films = "".join(map(_film, page.films))
+    return f'<div class="films">{films}</div>' if films else _paragraph(page.no_films)
 
 
 def _film(film: FilmEntry) -> str:
