@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 READY := .venv/.ready
 TORCH_READY := .venv/.torch
 
-.PHONY: setup train test test-full docs bench lint typecheck format lock clean help
+.PHONY: setup train test test-full docs docs-serve bench lint typecheck format lock clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -66,8 +66,11 @@ test-full: $(TORCH_READY)
 	@$(BIN)/pytest -n 2 -m 'not gpu' --cov --cov-report=term:skip-covered $(PYTEST)
 
 docs: $(READY)
-	@$(BIN)/zensical build --strict
+	@PYTHONPATH=scripts $(BIN)/zensical build --strict
 	@echo 'open site/index.html'
+
+docs-serve: $(READY)
+	@PYTHONPATH=scripts $(BIN)/zensical serve
 
 bench: $(READY)
 	@for name in environments penalty update; do \

@@ -29,6 +29,7 @@ PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "figures"
 KEPT = ROOT / "results" / "README.md"
 README = ROOT / "README.md"
+LANDING = ROOT / "docs" / "index.md"
 DREAMER, GPLD = TITLES["dreamerv3"], TITLES["gpld"]
 COMMAND = "python scripts/results_page.py"
 PEER_STEPS = 200_000
@@ -407,11 +408,20 @@ def _tasks(names: Sequence[str]) -> str:
 
 def pages(found: Evidence) -> dict[Path, str]:
     """Every page that has numbers of the study, as it should be."""
+    readme = _with_section(README, "in short", write_numbers(found))
     return {
         PAGE: write_page(found),
         KEPT: _with_section(KEPT, STUDY, write_section(found)),
-        README: _with_section(README, "in short", write_numbers(found)),
+        README: readme,
+        LANDING: write_landing(readme),
     }
+
+
+def write_landing(readme: str) -> str:
+    """The first page of the site: the README. Links that leave docs/ become plain text."""
+    title, rest = readme.split("\n", 1)
+    rest = re.sub(r"(?<!!)\[([^]]+)\]\((?!docs/|https?:)[^)]+\)", r"\1", rest).replace("](docs/", "](")
+    return f"{title}\n\n<!-- Written by `{COMMAND}` from README.md; changes by hand are lost. -->\n{rest}"
 
 
 def _with_section(page: Path, name: str, text: str) -> str:

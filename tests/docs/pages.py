@@ -10,7 +10,7 @@ DOCS = ROOT / "docs"
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
-    *sorted(DOCS.rglob("*.md")),
+    *sorted(set(DOCS.rglob("*.md")) - {DOCS / "index.md"}),  # which is the README
     *sorted((ROOT / "results").glob("*.md")),
 ]
 

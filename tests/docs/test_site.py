@@ -60,7 +60,12 @@ def build(folder):
     command = [str(Path(sys.executable).with_name("zensical")), "build", "--strict"]
     proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), NOWHERE)
     done = subprocess.run(
-        command, cwd=folder, env=os.environ | proxies, capture_output=True, text=True, check=False
+        command,
+        cwd=folder,
+        env=os.environ | proxies | {"PYTHONPATH": str(ROOT / "scripts")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
     return folder / "site"

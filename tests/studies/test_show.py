@@ -96,5 +96,5 @@ def test_a_page_holds_the_peers_of_its_study(tmp_path):
     assert {(curve["task"], curve["method"]) for curve in data["others"]} == {
         (task, "DreamerV3 (others' runs)") for task in FAR["tasks"]
     }
-    assert "others&#x27; runs after 200,000 env steps" in page
+    assert "Others&#x27; runs after 200,000 env steps" in page
     assert 'id="films"' not in page
