@@ -63,7 +63,7 @@ test: $(TORCH_READY)
 	@$(BIN)/pytest -n 2 -m 'not slow and not gpu' $(PYTEST)
 
 test-full: $(TORCH_READY)
-	@$(BIN)/pytest -n 2 -m 'not gpu' --cov --cov-report=term:skip-covered $(PYTEST)
+	@XLA_FLAGS= $(BIN)/pytest -n 2 -m 'not gpu' --cov --cov-report=term:skip-covered $(PYTEST)
 
 docs: $(READY)
 	@PYTHONPATH=scripts $(BIN)/zensical build --strict

@@ -233,6 +233,7 @@ def told_of(name, works):
     )
 
 
+@pytest.mark.slow
 def test_training_from_pixels_where_the_real_renderer_fails(real, tmp_path):
     """In processes of their own: dm_control asks for its renderer once, when it is imported."""
     for name in real[0]:

@@ -79,6 +79,7 @@ def _worker(folder, number):
         write_all(folder, table.assign(**{"return": float(repeat)}))
 
 
+@pytest.mark.slow
 def test_many_workers_write_while_one_reads_and_compacts(tmp_path):
     context = multiprocessing.get_context("spawn")
     workers = [context.Process(target=_worker, args=(tmp_path, number)) for number in range(2)]

@@ -124,6 +124,7 @@ def test_a_run_films_the_first_the_last_and_every_nth_evaluation(filmed):
     np.testing.assert_array_equal(moments, views)
 
 
+@pytest.mark.slow
 def test_a_warm_start_takes_the_convolutions(straight, tmp_path):
     trained = saved.load(straight).model.world
     config = square(env_steps=320, seed=5, init_from=str(straight), replay={"train_ratio": 0.001})

@@ -143,6 +143,7 @@ def test_evaluation_does_not_disturb_training(straight, tmp_path):
     assert lines(tmp_path) == [line for line in lines(straight.folder) if "eval/return" not in line]
 
 
+@pytest.mark.slow
 def test_a_replay_in_host_memory_gives_the_same_run_up_to_rounding(tmp_path):
     """Batches come from another program there, which XLA rounds otherwise; few updates differ by no more."""
     for storage in ("device", "host"):

@@ -180,6 +180,7 @@ def test_every_member_has_a_folder_as_if_it_were_alone(straight, tmp_path):
         assert {key.removeprefix("loss/penalty_") for key in ours[-2] if "loss/penalty" in key} == has
 
 
+@pytest.mark.slow
 def test_a_whole_short_run_is_that_of_the_member_alone(tmp_path):
     """With a learning rate so small that rounding is not amplified, to the last update."""
     slow = {"optimizer": {"learning_rate": 1e-7}}
@@ -262,7 +263,8 @@ def unnamed(member, step):
     (folder / f"{step:012d}").rename(folder / f".tmp-{step:012d}")
 
 
-@pytest.mark.parametrize("first", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", [False, True])
 def test_a_kill_while_checkpoints_get_their_names(straight, tmp_path, first, capsys):
     """All were on the disk, so all go on from the newest, together."""
     if not first:
