@@ -22,7 +22,7 @@ TORCH_READY := .venv/.torch
 
 help:
 	@echo 'make setup      the virtual environment, in .venv, from requirements.lock'
-	@echo 'make train      train an agent on this machine'
+	@echo 'make train      teach a pole to swing up, in minutes'
 	@echo 'make test       the tests that must pass'
 	@echo 'make test-full  the slow ones too, and what they cover'
 	@echo 'make docs       the documentation, in site/'
@@ -57,7 +57,7 @@ $(TORCH_READY): $(READY)
 		'*** $(TORCH) COULD NOT BE INSTALLED: THE PYTORCH TESTS WILL BE SKIPPED ***' >&2; fi
 
 train: $(READY)
-	$(BIN)/gpld train cheetah-run --preset nano demo
+	$(BIN)/gpld train cartpole-swingup --preset demo
 
 test: $(TORCH_READY)
 	@$(BIN)/pytest -n 2 -m 'not slow and not gpu' $(PYTEST)

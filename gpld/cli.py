@@ -58,13 +58,13 @@ def doctor(arguments: Sequence[str]) -> int:
 
 
 def tasks(arguments: Sequence[str]) -> int:
-    """List the tasks of the benchmark."""
+    """List the tasks of the benchmark, and the trained agents that come with this package."""
     argparse.ArgumentParser("gpld tasks", description=tasks.__doc__).parse_args(arguments)
-    from rich.console import Console
-
     from gpld.envs import tasks_table
+    from gpld.training import score
 
-    Console().print(tasks_table())
+    _print(tasks_table())
+    _print(score.agents_table())
     return 0
 
 
@@ -216,6 +216,37 @@ def evaluate(arguments: Sequence[str]) -> int:
 
 
 @dataclasses.dataclass(frozen=True)
+class PackOptions:
+    """Options of `gpld pack`."""
+
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
+    """Folder of a run: its newest good checkpoint is packed."""
+    episodes: int = 20
+    """Episodes to play for the score that goes with it."""
+    seed: int = 0
+    """Decides where the episodes begin, and what is random in actions."""
+    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: RUN.zip)")] = None
+    """The file, which takes the place of RUN in other commands, also as URL#sha256=CHECKSUM."""
+
+
+def pack(arguments: Sequence[str]) -> int:
+    """Pack a trained agent, its options and its score into one small file."""
+    options = tyro.cli(PackOptions, prog="gpld pack", description=pack.__doc__, args=list(arguments))
+    check_numbers(options, "episodes", "seed")
+    from gpld.training import saved, score
+
+    machine.use_compilation_cache()
+    trained = saved.load(options.run)
+    out = options.out or Path(f"{trained.folder.absolute().name}.zip")
+    found = score.score(trained, episodes=options.episodes, seed=options.seed)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    sha256 = saved.pack(trained, found.values, out)
+    print(f"{found.task}: mean return {found.mean:.1f}, std {found.std:.1f} over {options.episodes} episodes")
+    print(f"written to {out}, {out.stat().st_size:,} bytes\nsha256={sha256}")
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
 class ProfileOptions(ConfigOptions):
     """Options of `gpld profile`."""
 
@@ -351,6 +382,7 @@ def report(arguments: Sequence[str]) -> int:
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
     "eval": evaluate,
+    "pack": pack,
     "profile": profile,
     "sensitivity": sensitivity,
     "quality": quality,

@@ -66,8 +66,13 @@ CHECKSUM = "checksum"
 
 def write_json(path: Path, values: Mapping[str, Any], *, indent: int = 2) -> None:
     """Write an object in one move, sealed by a checksum of what it says; how it is laid out is free."""
+    write_text(path, dump_json(values, indent=indent))
+
+
+def dump_json(values: Mapping[str, Any], *, indent: int = 2) -> str:
+    """The text that `write_json` writes."""
     plain = json.loads(json.dumps(values))
-    write_text(path, json.dumps({**plain, CHECKSUM: _sha256(json.dumps(plain))[:16]}, indent=indent) + "\n")
+    return json.dumps({**plain, CHECKSUM: _sha256(json.dumps(plain))[:16]}, indent=indent) + "\n"
 
 
 def read_json(path: Path) -> Any:
@@ -75,7 +80,12 @@ def read_json(path: Path) -> Any:
 
     Files of older versions have no checksum.
     """
-    values = json.loads(read_text(path))
+    return parse_json(read_text(path))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What the text of such a file says."""
+    values = json.loads(text)
     sealed = values.pop(CHECKSUM, None) if isinstance(values, dict) else None
     if sealed is not None and sealed != _sha256(json.dumps(values))[:16]:
         remedy = f"if it was changed on purpose, remove its line {CHECKSUM!r}"

@@ -63,8 +63,12 @@ def compilation_cache() -> Path:
     """Folder for compiled programs: JAX's environment variable, or one in the user's cache folder."""
     if folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return Path(folder)
-    caches = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(caches) / "gpld" / "jax"
+    return user_cache() / "jax"
+
+
+def user_cache() -> Path:
+    """This program's folder in the user's cache folder."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpld"
 
 
 def use_compilation_cache() -> None:

@@ -21,9 +21,9 @@ class MeasureOptions:
     """Options of `gpld sensitivity` and `gpld quality`."""
 
     runs: Annotated[
-        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="")
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="")
     ]
-    """Folders of runs, or folders that hold runs: their newest good checkpoints are measured."""
+    """Folders of runs, or that hold runs: their newest good checkpoints are measured. Also NAME@demo."""
     all_checkpoints: bool = False
     """Measure every checkpoint and milestone that the runs have kept (see checkpoint.milestones)."""
     episodes: int = 4

@@ -117,6 +117,7 @@ def _merge(path: Path, rows: pandas.DataFrame) -> pandas.DataFrame:
         others = before.loc[~before["env_steps"].isin(rows["env_steps"])]
         rows = pandas.concat([others, rows], ignore_index=True)
         rows = rows.sort_values("env_steps", kind="stable", ignore_index=True)
+    path.parent.mkdir(parents=True, exist_ok=True)  # an agent file's
     files.write_sealed(path, rows.to_csv(index=False))
     return rows
 
@@ -129,11 +130,11 @@ def _checkpoints(folder: Path, every: bool, step: int | None) -> Iterator[Traine
         yield saved.load(folder, step)
 
 
-def runs_in(folders: Sequence[Path]) -> list[Path]:
-    """The runs in some folders, each of which is one or holds some."""
+def runs_in(folders: Sequence[Path | str]) -> list[Path]:
+    """The runs in some folders, each of which is one or holds some, and agent files (`saved.locate`)."""
     found = []
-    for folder in folders:
-        inside = results.runs_in(folder) if folder.is_dir() else []
+    for folder in map(saved.locate, folders):
+        inside = results.runs_in(folder) if folder.is_dir() else [folder] * folder.is_file()
         if not inside:
             raise ConfigError(f"run: {str(folder)!r} is not the folder of a run, nor one that holds runs")
         found += inside
@@ -142,7 +143,7 @@ def runs_in(folders: Sequence[Path]) -> list[Path]:
 
 def path_of(run: Path, name: str) -> Path:
     """Where a run's folder keeps the rows of a measurement."""
-    return run / f"{name}.csv"
+    return saved.outputs(run) / f"{name}.csv"
 
 
 def measured_steps(run: Path, name: str) -> set[int]:

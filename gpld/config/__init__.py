@@ -4,6 +4,7 @@ from gpld.config._arguments import OTHER_NAMES as OTHER_NAMES
 from gpld.config._arguments import normalize as normalize
 from gpld.config._files import diff as diff
 from gpld.config._files import load as load
+from gpld.config._files import parse as parse
 from gpld.config._files import save as save
 from gpld.config._options import AgentConfig as AgentConfig
 from gpld.config._options import BehaviorConfig as BehaviorConfig

@@ -28,6 +28,11 @@ def load(path: Path | str) -> Config:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not a file of options ({error})") from error
+    return parse(options, path)
+
+
+def parse(options: Any, path: Path | str) -> Config:
+    """The configuration that the values of such a file mean; `path` is for messages."""
     if not isinstance(options, dict) or "task" not in options:
         raise ConfigError(f"{path}: not a configuration (it has no task)")
     try:

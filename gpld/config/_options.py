@@ -275,7 +275,7 @@ class Config:
     env_steps: int = 1_000_000
     """Env steps to train for (agent steps times the action repeat)."""
     init_from: str = ""
-    """Folder of a trained run that this one takes parts of, or FOLDER@STEP for one of its saved steps."""
+    """Trained run that this one takes parts of: FOLDER, FOLDER@STEP for a saved step, NAME@demo, or a URL."""
     init: str = ""
     """Those parts, by name or pattern: encoder,dynamics.p*; empty for encoder,decoder. The rest is fresh."""
     max_skipped: int = 20

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class EvalOptions:
     """Options of `gpld eval`."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
-    """Folder of a run, finished or not: its newest good checkpoint is evaluated."""
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
+    """Folder of a run (its newest good checkpoint is evaluated), agent file, NAME@demo or URL#sha256=SUM."""
     episodes: int = 20
     """Episodes to play, side by side."""
     limit: int = 0
@@ -43,7 +43,8 @@ class EvalOptions:
     imports: Annotated[bool, tyro.conf.arg(name="import")] = True
     """Import the module that a task of the run's (gym:MODULE:NAME) names, which runs its code."""
     out: Annotated[
-        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the run)")
+        Path | None,
+        tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the run, or runs/NAME)"),
     ] = None
     """Folder for evaluation.json, films and figure."""
 
@@ -63,9 +64,9 @@ def _evaluate(options: EvalOptions) -> int:
     from gpld.training import saved, score
 
     machine.use_compilation_cache()
-    out, console = options.out or options.run, Console()
-    trained = saved.load(options.run)
-    config = trained.config
+    run, console = saved.locate(options.run), Console()
+    trained = saved.load(run)
+    config, out = trained.config, options.out or trained.folder
     announce(config.task)  # before anything else is done
     memory.check_evaluation(options.episodes, machine.host_memory().free)
     if options.limit:
@@ -84,9 +85,9 @@ def _evaluate(options: EvalOptions) -> int:
     console.print(score.table(found))
     print(f"written to {path}")
     wanted = {
-        "film": (options.video, "filming", lambda: _film(options, out)),
+        "film": (options.video, "filming", lambda: _film(options, run, out)),
         "predictions": (options.open_loop, "predicting", lambda: _predict(trained, out, options.seed)),
-        "dream": (options.dream, "filming a dream", lambda: _dream(options, out)),
+        "dream": (options.dream, "filming a dream", lambda: _dream(options, run, out)),
     }
     made = [_make_and_print(console, what, *how[1:]) for what, how in wanted.items() if how[0]]
     return 0 if all(made) else 1
@@ -106,10 +107,10 @@ def _make_and_print(console: "Console", what: str, status: str, make: Callable[[
     return True
 
 
-def _dream(options: EvalOptions, out: Path) -> str:
+def _dream(options: EvalOptions, run: Path, out: Path) -> str:
     from gpld import films
 
-    made = films.film_dream(options.run, out, seed=options.seed, steps=options.frames)
+    made = films.film_dream(run, out, seed=options.seed, steps=options.frames)
     return f"dream: {', '.join(map(str, made))}"
 
 
@@ -135,11 +136,11 @@ class _Watch:
             self._announce(f"playing: {count}")
 
 
-def _film(options: EvalOptions, out: Path) -> str:
+def _film(options: EvalOptions, run: Path, out: Path) -> str:
     from gpld import films
 
     count = options.films or options.episodes
-    made = films.film(options.run, out, films=count, frames=options.frames, seed=options.seed)
+    made = films.film(run, out, films=count, frames=options.frames, seed=options.seed)
     return "\n".join(map(str, made))
 
 

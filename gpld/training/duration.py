@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from gpld import agent
-from gpld.config import PRESETS, Config
+from gpld.config import Config
 from gpld.population import Member
 from gpld.training._groups import newest
 from gpld.types import Spaces
@@ -19,7 +19,7 @@ LONG = 24 * 3600.0
 """Seconds from which a run on a CPU is hopeless for most."""
 SHARE = 0.25
 """Of the speed of one large product, what an update reaches: 0.12 with nano and 0.27 with 1m on two cores."""
-SMALL_ENV_STEPS = PRESETS["demo"].options["env_steps"]
+SMALL_ENV_STEPS = 26_000
 """Length of the run that is suggested instead."""
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,11 @@ from rich.table import Column, Table
 
 from gpld import files
 from gpld.envs import Step
+from gpld.training import agent_files, saved
 from gpld.training._program import stack
 from gpld.training.evaluation import evaluate_all
 from gpld.training.provenance import provenance
-from gpld.training.saved import Trained
-
-EVALUATION = "evaluation.json"
-"""The file that keeps a score."""
+from gpld.training.saved import EVALUATION, Trained
 
 
 class Score(NamedTuple):
@@ -41,12 +39,16 @@ class Score(NamedTuple):
         """(Population) standard deviation of the returns."""
         return float(np.std(self.returns))
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """All of it, with mean, standard deviation and provenance, for a file."""
+        return {**self._asdict(), "mean": self.mean, "std": self.std, "provenance": provenance()}
+
     def write(self, folder: Path) -> Path:
-        """Write it with its provenance to `evaluation.json` in a folder, in one move; the file's path."""
+        """Write it to `evaluation.json` in a folder, in one move; the file's path."""
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / EVALUATION
-        values = {**self._asdict(), "mean": self.mean, "std": self.std, "provenance": provenance()}
-        files.write_json(path, values)
+        files.write_json(path, self.values)
         return path
 
 
@@ -84,4 +86,19 @@ def table(found: Score) -> Table:
     shown.show_footer = True
     for number, episode_return in enumerate(found.returns):
         shown.add_row(str(number), f"{episode_return:.1f}")
+    return shown
+
+
+def agents_table() -> Table:
+    """The trained agents that come with this package, for the terminal."""
+    right = partial(Column, justify="right")
+    columns = ("agent", right("env steps"), right("mean return"), right("episodes"))
+    shown = Table(*columns, title="Trained agents", caption="`gpld eval NAME --video` films one.")
+    for name in agent_files.names():
+        path = agent_files.BOX / f"{name}{agent_files.SUFFIX}"
+        if not path.exists():
+            shown.add_row(name, "", "", "downloaded when used")
+            continue
+        about = saved.evaluation_of(path)
+        shown.add_row(name, f"{about['env_steps']:,}", f"{about['mean']:.1f}", str(len(about["returns"])))
     return shown
