@@ -293,14 +293,14 @@ def sensitivity(arguments: Sequence[str]) -> int:
     """Measure how much a trained agent's latent distributions change with small changes of their inputs."""
     from gpld.analysis import commands
 
-    return commands.sensitivity(arguments, str(sensitivity.__doc__))
+    return commands.measure("sensitivity", arguments, str(sensitivity.__doc__))
 
 
 def quality(arguments: Sequence[str]) -> int:
     """Measure how well a trained agent's world model predicts, by how far it looks ahead."""
     from gpld.analysis import commands
 
-    return commands.quality(arguments, str(quality.__doc__))
+    return commands.measure("quality", arguments, str(quality.__doc__))
 
 
 def cost(arguments: Sequence[str]) -> int:

@@ -104,10 +104,7 @@ def write_sealed(path: Path, text: str) -> None:
 
 
 def read_sealed(path: Path) -> str:
-    """The text that `write_sealed` was given; of older versions without a checksum.
-
-    A `ValueError` if it is not what it was.
-    """
+    """The text that `write_sealed` was given, or a `ValueError`; older files have no checksum."""
     text, seal = read_text(path), _seal_of(path)
     if os.path.lexists(seal) and _sha256(text) not in read_text(seal).split():
         raise ValueError(f"it does not match {seal.name}")
@@ -123,10 +120,7 @@ def _sha256(text: str) -> str:
 
 
 def read_list(path: Path, name: str) -> list[dict[str, Any]]:
-    """The list of objects that a file of JSON has under a name, or none where there is no such file.
-
-    A `DamagedFile` if it holds something else.
-    """
+    """The list of objects under a name in a file of JSON; none without the file, else a `DamagedFile`."""
     if not os.path.lexists(path):
         return []
     try:

@@ -50,10 +50,7 @@ def device_memory() -> Memory:
 
 
 def leave_gpus() -> None:
-    """Let JAX compute on the CPU in this process, whose children need the GPUs.
-
-    As soon as JAX computes anything, it takes most of a GPU's memory.
-    """
+    """Let JAX compute on the CPU here: it would take most of the GPUs' memory, which children need."""
     import jax
 
     jax.config.update("jax_platforms", "cpu")
@@ -146,7 +143,7 @@ def interruptible() -> Iterator[Callable[[], int | None]]:
 
 def log_plainly() -> None:
     """Print our warnings as plain lines, whatever logging a library has set up."""
-    ours, lines = logging.getLogger("gpld"), logging.StreamHandler()
+    own, lines = logging.getLogger("gpld"), logging.StreamHandler()
     lines.setFormatter(logging.Formatter("%(message)s"))
-    ours.addHandler(lines)
-    ours.propagate = False
+    own.addHandler(lines)
+    own.propagate = False

@@ -1,4 +1,4 @@
-"""How much memory a run needs, and whether a machine has it: told before anything is allocated."""
+"""How much memory a run needs, and whether a machine has it, before anything is allocated."""
 
 import math
 from dataclasses import dataclass, fields

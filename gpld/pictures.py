@@ -13,7 +13,6 @@ from gpld import files
 
 FRAMES = 100
 """The most frames of a GIF by default."""
-STRIP_FRAMES = 8
 SECONDS = 8
 """The length of a film with many pictures."""
 SLOWEST, FASTEST = Fraction(25, 2), Fraction(50)
@@ -73,7 +72,7 @@ def save_gif(path: Path, pictures: Sequence[Picture]) -> None:
         unfinished.write_bytes(data)
 
 
-def save_strip(path: Path, pictures: Sequence[Picture], count: int = STRIP_FRAMES) -> None:
+def save_strip(path: Path, pictures: Sequence[Picture], count: int = 8) -> None:
     """Save some pictures, evenly spaced from the first to the last, side by side."""
     from PIL import Image
 
@@ -87,9 +86,25 @@ def save_strip(path: Path, pictures: Sequence[Picture], count: int = STRIP_FRAME
         Image.fromarray(strip).save(unfinished, "PNG")
 
 
-def coloured(
-    images: UInt8[np.ndarray, "*N height width channels"],
-) -> UInt8[np.ndarray, "*N height width 3"]:
+def save_film(
+    out: Path, name: str, pictures: Sequence[Picture], strip: Sequence[Picture] | None = None, still: int = 8
+) -> tuple[list[Path], str]:
+    """Save pictures as NAME.mp4 and NAME.gif, and `still` of `strip`, or of them, as NAME.png; their paths.
+
+    And why there is no MP4, if there is none.
+    """
+    mp4, gif, png = (out / f"{name}{suffix}" for suffix in (".mp4", ".gif", ".png"))
+    save_gif(gif, [pictures[i] for i in spaced(len(pictures), FRAMES)])
+    save_strip(png, strip or pictures, still)
+    try:
+        save_mp4(mp4, pictures)
+    except NoCodec as reason:
+        mp4.unlink(missing_ok=True)  # that of another film
+        return [gif, png], str(reason)
+    return [mp4, gif, png], ""
+
+
+def coloured(images: UInt8[np.ndarray, "*N height width channels"]) -> UInt8[np.ndarray, "*N height width 3"]:
     """Images of any channels as pictures: the first three of them, or the first as grey."""
     return images[..., :3] if images.shape[-1] >= 3 else np.repeat(images[..., :1], 3, axis=-1)
 

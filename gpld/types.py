@@ -30,11 +30,7 @@ class Spaces:
 
     @classmethod
     def of(
-        cls,
-        obs: dict[str, tuple[int, ...]],
-        actions: int,
-        discrete: bool = False,
-        images: Iterable[str] = (),
+        cls, obs: dict[str, tuple[int, ...]], actions: int, discrete: bool = False, images: Iterable[str] = ()
     ) -> "Spaces":
         """Spaces from a dictionary of observation shapes, and the names of those that are images."""
         if unknown := sorted(set(images) - set(obs)):

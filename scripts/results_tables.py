@@ -1,4 +1,4 @@
-"""Write the tables of results/README.md and of the documentation from the data in results/.
+"""Write the tables of results/README.md and of the documentation, from results/ and from the options.
 
     python scripts/results_tables.py            # rewrite them
     python scripts/results_tables.py --check    # say which pages are stale, and fail if any is
@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gpld import results
+from gpld import config as options, results
+from gpld.config import Config
 from gpld.population import TITLES
+from gpld.training.saved import FREE
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
@@ -25,6 +27,8 @@ PAGES = (
     "docs/performance.md",
     "docs/environments.md",
     "docs/penalty.md",
+    "docs/method.md",
+    "docs/troubleshooting.md",
 )
 
 DREAMER, GPLD = TITLES["dreamerv3"], TITLES["gpld"]
@@ -311,7 +315,46 @@ def demonstration() -> str:
     return table(["seed", *(f"{row['seed']}" for row in seeds)], [["return", *cells]], "demonstration")
 
 
+SYMBOLS = {
+    "h, D": ("deterministic state and its width", "agent.model.deter"),
+    "z, K, C": (
+        "stochastic state: K categorical variables of C classes",
+        "agent.model.stoch",
+        "agent.model.classes",
+    ),
+    "e, E": ("encoder's output and its width", "agent.model.units"),
+    "B, T, H": (
+        "sequences in a batch, their length, steps of a dream",
+        "replay.batch",
+        "replay.length",
+        "agent.behavior.horizon",
+    ),
+    "lambda_0": ("initial weight, posterior and prior", "agent.penalty.posterior", "agent.penalty.prior"),
+    "rho": ("share of the B*T states that the penalty is evaluated on", "agent.penalty.rho"),
+    "c0, floor": ("scale and end of the decay", "agent.penalty.scale", "agent.penalty.floor"),
+}
+"""Symbols of the paper, what they mean, and the options that set them."""
+
+
+def symbols() -> str:
+    """The paper's symbols with the defaults of their options."""
+    defaults = options.flat(Config("walker-walk"))
+    rows = [
+        [symbol, meaning, ", ".join(f"{defaults[x]:g}" for x in names), ", ".join(f"`{x}`" for x in names)]
+        for symbol, (meaning, *names) in SYMBOLS.items()
+    ]
+    return table(["symbol", "meaning", "default", "option"], rows)
+
+
+def free_options() -> str:
+    """Options that may change between two starts of a run."""
+    groups = [f"all of `{name.strip('.')}`" if name.endswith(".") else f"`{name}`" for name in FREE]
+    return table(["free to change between two starts"], [["`env_steps`, upwards"], *([x] for x in groups)])
+
+
 TABLES: dict[str, Callable[[], str]] = {
+    "symbols": symbols,
+    "free options": free_options,
     "speed": speed,
     "updates": one_update,
     "loop": lambda: loop({"end_to_end": ", H200, 12M", "end_to_end-cpu": ", two cores, 0.1M"}),

@@ -54,7 +54,7 @@ def _optimize(on: bool) -> None:
 
 @pytest.fixture
 def without_jax_cache():
-    """Compile everything anew. For tests of what is kept besides."""
+    """Compile everything again. For tests of what is kept besides."""
     folder = jax.config.values["jax_compilation_cache_dir"]
     jax.config.update("jax_compilation_cache_dir", None)
     compilation_cache.reset_cache()  # or it goes on with the folder

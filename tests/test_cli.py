@@ -75,9 +75,9 @@ def test_version():
 
 
 def test_an_unknown_command_is_told_in_a_line():
-    told = run("docter")
-    assert (told.returncode, told.stdout) == (2, "")
-    assert told.stderr == "gpld: 'docter' is not a command; did you mean doctor?\n"
+    output = run("docter")
+    assert (output.returncode, output.stdout) == (2, "")
+    assert output.stderr == "gpld: 'docter' is not a command; did you mean doctor?\n"
 
 
 def test_tasks_are_listed(capsys):
@@ -88,10 +88,10 @@ def test_tasks_are_listed(capsys):
 
 @pytest.mark.parametrize(("stops", "status"), [(False, 0), (True, 1)])
 def test_doctor_fails_only_if_training_is_stopped(monkeypatch, capsys, stops, status):
-    findings = [Finding("a", "fine"), Finding("b", "broken", "mend it", stops_training=stops)]
+    findings = [Finding("a", "fine"), Finding("b", "broken", "fix it", stops_training=stops)]
     monkeypatch.setattr("gpld.doctor.examine", lambda: findings)
     assert cli.main(["doctor"]) == status
-    assert "mend it" in capsys.readouterr().out
+    assert "fix it" in capsys.readouterr().out
 
 
 # Training options
@@ -328,11 +328,11 @@ def test_processes_really_meet():
 )
 def test_a_mistake_is_told_in_one_line_without_a_traceback(trained, capsys, arguments, words):
     assert cli.main(["train", *arguments]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert told.err.startswith("gpld train: ")
-    assert told.err.count("\n") == 1
-    assert all(word in told.err for word in words)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("gpld train: ")
+    assert output.err.count("\n") == 1
+    assert all(word in output.err for word in words)
     assert trained == []
 
 
@@ -447,10 +447,10 @@ def test_a_device_that_jax_cannot_use_is_told(monkeypatch, capsys):
     monkeypatch.setattr("jax.devices", devices)
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
     assert cli.main(["train", "walker-walk"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("gpld train: JAX_PLATFORMS=cuda: JAX cannot use this machine's device")
-    assert "gpld doctor" in told
-    assert "no driver" in told
+    output = capsys.readouterr().err
+    assert output.startswith("gpld train: JAX_PLATFORMS=cuda: JAX cannot use this machine's device")
+    assert "gpld doctor" in output
+    assert "no driver" in output
 
 
 # Training
@@ -502,8 +502,8 @@ def test_an_interrupted_run_has_the_signals_status_and_says_how_to_go_on(
 )
 def test_a_task_that_no_engine_has_is_a_mistake(tmp_path, capsys, arguments, words):
     assert cli.main(["train", *arguments, "--preset", "nano", "cpu", "--out", str(tmp_path / "run")]) == 2
-    told = capsys.readouterr().err
-    assert all(word in told for word in words)
+    output = capsys.readouterr().err
+    assert all(word in output for word in words)
 
 
 # Evaluation
@@ -621,16 +621,18 @@ def test_names_that_other_programs_have_are_told(name, capsys):
 
 
 def test_a_run_without_an_update_is_warned_of(capsys, monkeypatch, tmp_path):
-    told = "no update will be made: 2,000 env steps are 1,000 agent steps, and replay.min_steps is 1,024, and"
+    output = (
+        "no update will be made: 2,000 env steps are 1,000 agent steps, and replay.min_steps is 1,024, and"
+    )
     config = Config("walker-walk")
-    assert learns_nothing(override(config, {"env_steps": 2000})).startswith(told)
+    assert learns_nothing(override(config, {"env_steps": 2000})).startswith(output)
     assert learns_nothing(config) == ""
     monkeypatch.setattr(
         "gpld.training.train_all", lambda *_, **__: pytest.fail("begun") if not warned() else []
     )
 
     def warned():
-        return f"warning: {told}" in capsys.readouterr().err
+        return f"warning: {output}" in capsys.readouterr().err
 
     monkeypatch.setattr("gpld.display.summary.show", lambda *_, **__: None)
     few = ["--env-steps", "2000", "--replay.min-steps", "1024", "--out", str(tmp_path)]

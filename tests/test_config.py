@@ -10,8 +10,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpld.config import (
     PRESETS,
@@ -268,9 +267,9 @@ def test_every_number_of_a_command_is_taken_or_refused_by_name_with_its_bound(na
     if allowed.low <= value <= allowed.high:
         check_numbers(options, name)
         return
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as shown:
         check_numbers(options, name)
-    assert str(told.value) == f"{name}: {value!r} is not allowed; it must be {allowed}"
+    assert str(shown.value) == f"{name}: {value!r} is not allowed; it must be {allowed}"
     assert str(allowed.high) in str(allowed)
 
 

@@ -26,7 +26,7 @@ from gpld.training.score import Score
 from gpld.types import Spaces
 from tests.training.helpers import newest_checkpoint, opened, tiny
 
-TOLD = (ConfigError, CheckpointError, DamagedFile, EnvironmentFailure, TrainingStopped, OSError)
+EXPLAINED = (ConfigError, CheckpointError, DamagedFile, EnvironmentFailure, TrainingStopped, OSError)
 """What the command prints as one message."""
 
 WAYS = ("empty", "half", "zeros", "bit", "missing", "folder", "unreadable")
@@ -105,7 +105,7 @@ def outcome(act, caplog):
     caplog.clear()
     try:
         found = act()
-    except TOLD:
+    except EXPLAINED:
         return "named", None
     return ("named" if caplog.messages else "silent"), found
 

@@ -183,8 +183,8 @@ def test_loading_without_a_run_says_so(tmp_path):
 
 def test_the_package_offers_load_and_nothing_by_mistake():
     code = "import gpld, sys; gpld.load; assert 'jax' in sys.modules; gpld.laod"
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "AttributeError: module 'gpld' has no attribute 'laod'" in told.stderr
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "AttributeError: module 'gpld' has no attribute 'laod'" in shown.stderr
 
 
 def test_no_simulator_is_needed(small_run):
@@ -193,8 +193,8 @@ def test_no_simulator_is_needed(small_run):
         "import sys; sys.modules |= dict.fromkeys(['envpool', 'dm_control', 'mujoco']); import gpld; "
         f"print(gpld.load({str(small_run)!r}).act({{'position': [0, 0, 0], 'velocity': [0, 0]}}).shape)"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert told.stdout == "(1,)\n", told.stderr
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert shown.stdout == "(1,)\n", shown.stderr
 
 
 def test_the_readmes_example_runs(small_run, tmp_path, monkeypatch, capsys):

@@ -42,13 +42,13 @@ def test_the_report_says_what_to_do():
     findings = [
         Finding("jax", "0.10.2"),
         Finding("rendering with egl", "no display", "install it"),
-        Finding("device", "no driver", "mend it", stops_training=True),
+        Finding("device", "no driver", "fix it", stops_training=True),
     ]
     lines = doctor.report(findings).splitlines()
     assert [line.split()[0] for line in lines] == ["ok", "note", "->", "STOPS", "->"]
     assert lines[0].endswith("jax: 0.10.2")
     assert lines[2].endswith("-> install it")
-    assert lines[4].endswith("-> mend it")
+    assert lines[4].endswith("-> fix it")
 
 
 @pytest.mark.parametrize(

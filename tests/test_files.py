@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpld import config as options
-from gpld import files, results
+from gpld import config as options, files, results
 from gpld.analysis.report import _runs
 from gpld.config import Config, ConfigError, LogConfig
 from gpld.files import DamagedFile

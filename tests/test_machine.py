@@ -51,15 +51,15 @@ def test_the_compilation_cache_follows_the_environment(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("told", "variable", "kept_from"), [(1.0, None, 0.0), (0.5, None, 0.5), (1.0, "1", 1.0)]
+    ("configured", "variable", "kept_from"), [(1.0, None, 0.0), (0.5, None, 0.5), (1.0, "1", 1.0)]
 )
-def test_small_programs_are_kept_too_unless_jax_was_told_otherwise(monkeypatch, told, variable, kept_from):
+def test_small_programs_are_kept_too_unless_jax_says_otherwise(monkeypatch, configured, variable, kept_from):
     least = "jax_persistent_cache_min_compile_time_secs"
     before = jax.config.values[least]
     if variable:
         monkeypatch.setenv(least.upper(), variable)
     try:
-        jax.config.update(least, told)
+        jax.config.update(least, configured)
         machine.use_compilation_cache()
         assert jax.config.values[least] == kept_from
     finally:

@@ -5,8 +5,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpld import agent
 from gpld.config import PRESETS, Config, ConfigError, override, with_presets

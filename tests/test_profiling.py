@@ -69,7 +69,7 @@ def test_a_folder_without_a_trace_is_named(tmp_path):
 
 
 def program(shift):
-    """A program's text. The frame above a frame is told by its number plus `shift`."""
+    """A program's text. The frame above a frame is named by its number plus `shift`."""
     stacks = {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 2, 7: 6, 8: 0}
     names = ["main", "update", "loss", "BoundMethod.__call__", "imagine", "chain.<locals>.f", "rms", "main"]
     files = [

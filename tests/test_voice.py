@@ -1,4 +1,4 @@
-"""What libraries and environments do wrong is told in words, with what to do about it."""
+"""What libraries and environments do wrong is said in words, with what to do about it."""
 
 import ast
 import dataclasses
@@ -17,8 +17,7 @@ import numpy as np
 import pytest
 
 import gpld
-from gpld import cli, envs, memory
-from gpld import config as options
+from gpld import cli, config as options, envs, memory
 from gpld.config import ConfigError
 from gpld.doctor import _examine
 from gpld.envs import EnvironmentFailure, _dm_control, _make
@@ -41,11 +40,11 @@ def test_an_engine_that_cannot_be_made(monkeypatch, pixels):
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     monkeypatch.setattr(_make, "_suite", broken)
     monkeypatch.setattr(_dm_control, "renderers", lambda: iter(["egl"]))
-    with pytest.raises(EnvironmentFailure, match=r"^cartpole-balance cannot be made here: ") as told:
+    with pytest.raises(EnvironmentFailure, match=r"^cartpole-balance cannot be made here: ") as message:
         envs.make("cartpole-balance", count=1, seed=0, backend="dm_control", pixels=pixels)
-    assert "glGetError" in str(told.value)
-    assert ("MUJOCO_GL=osmesa is set but does not draw here" in str(told.value)) == pixels
-    assert str(told.value).endswith("; unset it, EGL works") == pixels
+    assert "glGetError" in str(message.value)
+    assert ("MUJOCO_GL=osmesa is set but does not draw here" in str(message.value)) == pixels
+    assert str(message.value).endswith("; unset it, EGL works") == pixels
 
 
 def test_what_cannot_be_drawn_is_not_tried_again(caplog):
@@ -125,12 +124,12 @@ def test_an_episode_that_never_ends_is_ended_by_the_limit(small_run, caplog):
 
 
 def test_an_evaluation_heeds_signals_and_says_how_far_it_is():
-    told, received = [], []
-    watch = command._Watch(2, lambda: received[0] if received else None, told.append)
+    message, received = [], []
+    watch = command._Watch(2, lambda: received[0] if received else None, message.append)
     step = envs.Step({}, np.zeros((1, 2)), *np.zeros((2, 1, 2), bool), np.zeros((1, 2), bool))
     for _ in range(100):
         watch(step._replace(is_last=np.array([[True, False]])))
-    assert told == ["playing: 1 of 2 episodes ended in 100 agent steps"]
+    assert message == ["playing: 1 of 2 episodes ended in 100 agent steps"]
     received.append(signal.SIGTERM)
     with pytest.raises(
         command._EvaluationInterrupted, match="1 of 2 episodes ended in 101 agent steps; nothing was"
@@ -163,7 +162,7 @@ def test_a_module_that_a_folder_names_is_told_and_can_be_refused(
 
 
 def test_a_report_tells_of_modules_that_its_films_need(tmp_path, monkeypatch, capsys):
-    """The process that draws would import it: it is told of, or not even started."""
+    """The process that draws would import it: it is announced, or not even started."""
     monkeypatch.setattr(_episodes.subprocess, "run", lambda *_, **__: pytest.fail("it was started"))
     with envs.opening("there", imports=False), pytest.raises(ConfigError, match="--no-import refuses to"):
         _episodes.in_own_process("film", (), "gym:planted:Name-v0", 1.0)

@@ -1,14 +1,15 @@
 """`gpld sensitivity`, `gpld quality` and `gpld cost`: measurements in files, figures and tables."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from gpld import files
+from gpld.analysis.tables import cell, rich_table
 from gpld.config import Config, check_numbers, with_presets
 
 if TYPE_CHECKING:
@@ -40,59 +41,29 @@ class MeasureOptions:
     """Folder for the figure (PNG, SVG), all rows (CSV) and the table (Markdown)."""
 
 
-class Measurement(NamedTuple):
-    """A kind of measurement of trained agents, as its module does it."""
-
-    name: str
-    measure_run: Callable[..., "pandas.DataFrame"]
-    table: Callable[["pandas.DataFrame"], "pandas.DataFrame"]
-    draw: Callable[["pandas.DataFrame"], "Figure"]
-
-
-def sensitivity(arguments: Sequence[str], description: str) -> int:
-    """`gpld sensitivity`."""
-    from gpld.analysis.sensitivity import NAME, draw, measure_run, table
-
-    return _run(Measurement(NAME, measure_run, table, draw), arguments, description)
-
-
-def quality(arguments: Sequence[str], description: str) -> int:
-    """`gpld quality`."""
-    from gpld.analysis.quality import NAME, draw, measure_run, table
-
-    return _run(Measurement(NAME, measure_run, table, draw), arguments, description)
-
-
-def _run(kind: Measurement, arguments: Sequence[str], description: str) -> int:
-    """Measure the runs that the arguments name, one after the other, and show what was found."""
-    options = tyro.cli(
-        MeasureOptions, prog=f"gpld {kind.name}", description=description, args=list(arguments)
-    )
+def measure(name: str, arguments: Sequence[str], description: str) -> int:
+    """`gpld sensitivity` or `gpld quality`: measure runs one after the other, and show what was found."""
+    options = tyro.cli(MeasureOptions, prog=f"gpld {name}", description=description, args=list(arguments))
     check_numbers(options, "episodes", "steps", "seed")
     import pandas
     from rich.console import Console
     from rich.progress import track
 
     from gpld import machine
-    from gpld.analysis import rollouts
+    from gpld.analysis import quality, rollouts, sensitivity
     from gpld.envs import opening
 
     machine.use_compilation_cache()
+    kind = {module.NAME: module for module in (sensitivity, quality)}[name]
+    chosen = {key: getattr(options, key) for key in ("all_checkpoints", "episodes", "steps", "seed")}
     console, found = Console(), []
-    for folder in track(rollouts.runs_in(options.runs), kind.name, console=console, transient=True):
+    for folder in track(rollouts.runs_in(options.runs), name, console=console, transient=True):
         with opening(folder, imports=options.imports):
-            rows = kind.measure_run(
-                folder,
-                all_checkpoints=options.all_checkpoints,
-                episodes=options.episodes,
-                steps=options.steps,
-                seed=options.seed,
-            )
-        found.append(rows)
+            found.append(kind.measure_run(folder, **chosen))
     rows = pandas.concat(found, ignore_index=True)
-    table, out = kind.table(rows), options.out or Path(kind.name)
-    console.print(_shown(table))
-    console.print(*_save(kind.name, rows, table, out, kind.draw(rows)), soft_wrap=True)
+    table = kind.table(rows)
+    console.print(rich_table(table))
+    console.print(*_save(name, rows, table, options.out or Path(name), kind.draw(rows)), soft_wrap=True)
     return 0
 
 
@@ -122,14 +93,14 @@ def cost(arguments: Sequence[str], description: str) -> int:
     from rich.progress import track
 
     from gpld import machine
-    from gpld.analysis.cost import measure, print_progress, table
+    from gpld.analysis.cost import measure as overheads, print_progress, table
     from gpld.analysis.tables import render
 
     machine.use_compilation_cache()
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
     presets, console = options.preset or fitting, Console()
     console.print(f"presets {' '.join(presets)}, on {jax.devices()[0].device_kind}")
-    rows = measure(
+    rows = overheads(
         with_presets(Config("walker-walk"), presets),
         runs=options.runs,
         updates=options.updates,
@@ -154,7 +125,7 @@ def _save(
     with files.in_one_move(csv) as unfinished:
         rows.to_csv(unfinished, index=False, lineterminator="\n")
     heads = list(map(str, table.columns))
-    lines = [heads, ["---"] * len(heads), *(list(map(_cell, row)) for row in table.itertuples(index=False))]
+    lines = [heads, ["---"] * len(heads), *(list(map(cell, row)) for row in table.itertuples(index=False))]
     files.write_text(markdown, "".join(f"| {' | '.join(line)} |\n" for line in lines))
     if figure is None:
         return [csv, markdown]
@@ -162,18 +133,3 @@ def _save(
         with files.in_one_move(path) as unfinished:
             figure.savefig(unfinished, format=path.suffix[1:])
     return [csv, markdown, *pictures]
-
-
-def _shown(table: "pandas.DataFrame"):
-    from rich.table import Column, Table
-
-    # Names of two words may break, numbers may not.
-    heads = [str(name).replace("_", " ") for name in table.columns]
-    shown = Table(*(Column(head, overflow="fold") for head in heads))
-    for row in table.itertuples(index=False):
-        shown.add_row(*map(_cell, row))
-    return shown
-
-
-def _cell(value: object) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)

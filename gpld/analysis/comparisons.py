@@ -124,10 +124,7 @@ def peer_table(peers: pd.DataFrame, tasks: Sequence[str], until: int) -> Table |
         if any((task, agent) in known for agent in agents)
     ]
     sources = "; ".join(dict.fromkeys(some["source"]))
-    notes = (
-        "mean [bounds that the source gives]; from states",
-        f"data: {sources}, gpld.results.peers()",
-    )
+    notes = ("mean [bounds that the source gives]; from states", f"data: {sources}, gpld.results.peers()")
     return Table(f"others' runs after {at:,} env steps", ("task", *agents), tuple(rows), notes)
 
 

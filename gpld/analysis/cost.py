@@ -5,7 +5,6 @@ that whatever else the machine does falls on all alike, and a setting's ratio is
 same round.
 """
 
-import dataclasses
 import math
 import re
 import time
@@ -20,7 +19,7 @@ import pandas
 
 from gpld import agent, results
 from gpld.analysis.tables import NOTHING, Table
-from gpld.config import AgentConfig, Config
+from gpld.config import AgentConfig, Config, override
 from gpld.display.curve import COLOURS
 from gpld.profiling import random_batch
 from gpld.types import Spaces
@@ -74,8 +73,7 @@ def with_penalty(config: Config, setting: Setting) -> Config:
     """`config` with another penalty, whose other options stay as they are."""
     penalty = config.agent.penalty
     own = {"rho": setting.rho or penalty.rho, "estimator": setting.estimator or penalty.estimator}
-    penalty = dataclasses.replace(penalty, **setting._asdict() | own)
-    return dataclasses.replace(config, agent=dataclasses.replace(config.agent, penalty=penalty))
+    return override(config, {"agent": {"penalty": setting._asdict() | own}})
 
 
 class Program:
@@ -86,15 +84,19 @@ class Program:
         self.runs, self.updates = runs, updates
         self.states = jax.jit(jax.vmap(partial(agent.init, config.agent, spaces)))(keys)
         self._batches = jax.jit(jax.vmap(partial(random_batch, config, spaces)))(keys)
-        program = partial(
-            _updates, jax.vmap(partial(agent.update, config.agent)) if runs > 1 else _alone(config)
-        )
+        update = partial(agent.update, config.agent)
+
+        def alone(*run: Any) -> Any:
+            """One run without the machinery for several."""
+            return jax.tree.map(lambda x: x[None], update(*jax.tree.map(lambda x: x[0], run)))
+
         begin = time.perf_counter()
+        program = partial(_updates, jax.vmap(update) if runs > 1 else alone)
         jitted = jax.jit(program, static_argnums=0, donate_argnums=1)
         self.compiled = jitted.lower(updates, self.states, self._batches).compile()
         self.compile_seconds = time.perf_counter() - begin
         one = jax.tree.map(lambda x: x[0], (self.states, self._batches))
-        self.flops = matrix_flops(jax.make_jaxpr(partial(agent.update, config.agent))(*one).jaxpr)
+        self.flops = matrix_flops(jax.make_jaxpr(update)(*one).jaxpr)
         """Operations in the matrix products and convolutions of one update of one run."""
         self.time()
 
@@ -127,16 +129,6 @@ def _updates(
     return jax.lax.fori_loop(0, updates, one, states)
 
 
-def _alone(config: Config) -> Callable[..., Any]:
-    """One run without the machinery for several."""
-
-    def update(states: agent.AgentState, batches: Any) -> Any:
-        state, batch = jax.tree.map(lambda x: x[0], (states, batches))
-        return jax.tree.map(lambda x: x[None], agent.update(config.agent, state, batch))
-
-    return update
-
-
 def matrix_flops(jaxpr: Any) -> int:
     """Multiplications and additions in a program's matrix products and convolutions, all turns of its loops.
 
@@ -144,8 +136,8 @@ def matrix_flops(jaxpr: Any) -> int:
     """
     total = 0
     for equation in jaxpr.eqns:
-        if terms := _TERMS.get(equation.primitive.name):
-            total += 2 * math.prod(equation.outvars[0].aval.shape) * terms(equation)
+        if terms := _terms(equation):
+            total += 2 * math.prod(equation.outvars[0].aval.shape) * terms
         else:
             times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
             if "grid_mapping" in equation.params:  # a kernel, once for each place of its grid
@@ -154,22 +146,16 @@ def matrix_flops(jaxpr: Any) -> int:
     return total
 
 
-def _contracted(equation: Any) -> int:
-    """Products that a matrix product sums for each number of its result."""
-    (contracted, _), _ = equation.params["dimension_numbers"]
-    return math.prod(equation.invars[0].aval.shape[axis] for axis in contracted)
-
-
-def _windowed(equation: Any) -> int:
-    """Products that a convolution sums for each number of its result: all of its kernel for one channel.
-
-    The kernel of a convolution in groups has the inputs of one group only.
-    """
-    _, *window = equation.params["dimension_numbers"].rhs_spec
-    return math.prod(equation.invars[1].aval.shape[axis] for axis in window)
-
-
-_TERMS = {"dot_general": _contracted, "conv_general_dilated": _windowed}
+def _terms(equation: Any) -> int:
+    """Products that are summed for each number of an operation's result; 0 for operations without any."""
+    dimensions = equation.params.get("dimension_numbers")
+    if equation.primitive.name == "dot_general":
+        operand, axes = 0, dimensions[0][0]
+    elif equation.primitive.name == "conv_general_dilated":
+        operand, axes = 1, dimensions.rhs_spec[1:]  # all of the kernel for one channel, of a group's inputs
+    else:
+        return 0
+    return math.prod(equation.invars[operand].aval.shape[axis] for axis in axes)
 
 
 def _inner(values: Iterable[Any]) -> list[Any]:
@@ -220,10 +206,7 @@ def updates_in(config: Config, env_steps: int) -> float:
 
 
 def measure(config: Config, settings: Sequence[Setting] | None = None, **options: Any) -> pandas.DataFrame:
-    """The paper's table of overheads on this machine: a row for the baseline and one for every setting.
-
-    `settings` are by default those of `paper_settings`, `options` those of `compare`.
-    """
+    """The paper's overheads on this machine: a row for the baseline and one for each of `settings`."""
     settings = paper_settings() if settings is None else settings
     return compare([with_penalty(config, setting) for setting in (BASELINE, *settings)], **options)
 
@@ -298,17 +281,13 @@ def _kind(config: Config) -> AgentConfig:
     """The options that decide the program: weights are arrays, and only whether they are zero is compiled."""
     penalty = config.agent.penalty
     on = {name: float(getattr(penalty, name) > 0) for name in ("posterior", "prior")}
-    return dataclasses.replace(config.agent, penalty=dataclasses.replace(penalty, **on))
+    return override(config.agent, {"penalty": on})
 
 
 def table(rows: pandas.DataFrame, *, title: str, notes: Sequence[str] = ()) -> Table:
-    """The paper's table, its own numbers beside those of here, with what explains them.
-
-    It has the paper's columns: rho, both weights, ratio and seconds more. Rows may have names, as `method`.
-    """
+    """The paper's table, its own numbers beside those of here; rows may have names, as `method`."""
     header = ("method",) * ("method" in rows) + ("rho", "lambda_post", "lambda_prior", "estimated")
-    header += ("time / baseline's", "paper's")
-    header += ("s more in 500k env steps", "paper's s more")
+    header += ("time / baseline's", "paper's", "s more in 500k env steps", "paper's s more")
     header += ("ms an update", "GFLOP", "MiB besides states", "kernels")
     about = (
         "mean \u00b1 standard deviation, here over rounds of updates and in the paper over whole runs; "

@@ -16,7 +16,7 @@ from gpld import files
 from gpld.analysis import statistics
 from gpld.analysis.comparisons import Comparison
 from gpld.analysis.curves import Band, Curve, Curves, aggregate_curve, final_scales, task_curve
-from gpld.display.curve import colours
+from gpld.display.curve import colours, quiet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,20 +38,29 @@ def aggregate(curves: Curves, compared: Comparison, band: Band = "std") -> "Figu
     """Raw and normalised mean over tasks, side by side."""
     figure, axes = panels(2, columns=2, panel=(3.4, 2.7))
     scales = final_scales(curves, compared.baseline)
-    shown, styles = [task for task in compared.tasks if scales.get(task)], _line_styles(compared.methods)
+    shown = compared._replace(tasks=[task for task in compared.tasks if scales.get(task)])
     for panel, title, divisors in ((axes[0], "raw", None), (axes[1], "normalised", scales)):
-        lines = {
-            method: aggregate_curve(curves, method, shown, scales=divisors, band=band)
-            for method in compared.methods
-        }
-        _draw(panel, _known(lines), styles)
-        _label(
-            panel,
-            f"{title} mean of {len(shown)} tasks",
-            "return" if divisors is None else "normalised return",
-        )
+        _aggregate(panel, curves, shown, divisors, band, f"{title} mean of {len(shown.tasks)} tasks")
     legend(figure)
     return figure
+
+
+def _aggregate(
+    panel: "Axes",
+    curves: Curves,
+    compared: Comparison,
+    scales: Mapping[str, float] | None,
+    band: Band,
+    title: str,
+) -> None:
+    """Draw the mean over tasks of every method."""
+    lines = {
+        method: aggregate_curve(curves, method, compared.tasks, scales=scales, band=band)
+        for method in compared.methods
+    }
+    known = {method: line for method, line in lines.items() if line is not None}
+    _draw(panel, known, _line_styles(compared.methods))
+    _label(panel, title, "return" if scales is None else "normalised return")
 
 
 def tasks(
@@ -63,10 +72,7 @@ def tasks(
     others: Mapping[tuple[str, str], Curve] | None = None,
     marks: pd.DataFrame | None = None,
 ) -> "Figure":
-    """A panel for each task. `others` are curves of others, drawn thin; `marks` the paper's scores, as dots.
-
-    `others` are by task and name, as `curves` are by task and method.
-    """
+    """A panel for each task. `others` are curves of others, drawn thin, `marks` the paper's scores."""
     chosen, others = list(only or compared.tasks), others or {}
     figure, axes = panels(len(chosen), panel=_ONE_PANEL if len(chosen) == 1 else _PANEL)
     styles = _line_styles([*compared.methods, *(name for _, name in others)])
@@ -84,13 +90,7 @@ def tasks(
 def ablation(curves: Curves, compared: Comparison, *, title: str, band: Band = "std") -> "Figure":
     """Normalised mean over tasks of every method in one panel."""
     figure, (panel, *_) = panels(1, panel=_ONE_PANEL)
-    scales = final_scales(curves, compared.baseline)
-    lines = {
-        method: aggregate_curve(curves, method, compared.tasks, scales=scales, band=band)
-        for method in compared.methods
-    }
-    _draw(panel, _known(lines), _line_styles(compared.methods))
-    _label(panel, title, "normalised return")
+    _aggregate(panel, curves, compared, final_scales(curves, compared.baseline), band, title)
     legend(figure)
     return figure
 
@@ -174,10 +174,6 @@ LineStyle = Mapping[str, str]
 """Colour and dashes of a line."""
 
 
-def _known(lines: Mapping[str, Curve | None]) -> dict[str, Curve]:
-    return {method: line for method, line in lines.items() if line is not None}
-
-
 def _line_styles(names: Iterable[str]) -> dict[str, LineStyle]:
     """The line style of each method: where a colour repeats, its dashes differ."""
     seen: Counter[str] = Counter()
@@ -207,27 +203,15 @@ def _draw(
 def _mark(axes: "Axes", scores: pd.DataFrame, styles: Mapping[str, LineStyle]) -> None:
     for row in scores.to_dict("records"):
         if row["method"] in styles:
-            colour = styles[row["method"]]["color"]
-            label = f"{row['method']} (paper)"
-            axes.errorbar(
-                row["env_steps"],
-                row["mean"],
-                row["std"],
-                color=colour,
-                marker="D",
-                markersize=3.5,
-                label=label,
-            )
+            look = {"color": styles[row["method"]]["color"], "marker": "D", "markersize": 3.5}
+            point = (row["env_steps"], row["mean"], row["std"])
+            axes.errorbar(*point, **look, label=f"{row['method']} (paper)")
 
 
 def style(axes: "Axes") -> None:
-    """Quiet axes: a light grid, and no frame."""
-    axes.grid(axis="y", color="#E5E5E5", linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color("#999999")
-    axes.tick_params(color="#999999", labelcolor="#333333", labelsize=8, left=False)
-    axes.margins(x=0.02)
+    """Quiet axes with small labels."""
+    quiet(axes)
+    axes.tick_params(labelsize=8)
 
 
 def _label(axes: "Axes", title: str, ylabel: str) -> None:
@@ -260,14 +244,7 @@ def legend(figure: "Figure") -> None:
 
 
 def lines(
-    rows: pd.DataFrame,
-    *,
-    x: str,
-    y: str,
-    panel: str,
-    columns: Sequence[str],
-    xlabel: str,
-    ylabel: str,
+    rows: pd.DataFrame, *, x: str, y: str, panel: str, columns: Sequence[str], xlabel: str, ylabel: str
 ) -> "Figure":
     """A grid of panels: a row for each `task`, a column for each of `columns`, a line for each `method`.
 

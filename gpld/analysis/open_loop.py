@@ -162,10 +162,7 @@ def rows(found: OpenLoop, name: str) -> UInt8[np.ndarray, "3 T B height width 3"
 
 
 def pictures(found: OpenLoop, name: str) -> UInt8[np.ndarray, "T height width 3"]:
-    """A film of an image: `rows` from top to bottom, episodes from left to right.
-
-    The bar above is blue while the model observes, and orange while it imagines.
-    """
+    """A film of an image: `rows` from top to bottom, episodes from left to right, and a bar above."""
     images = rows(found, name)
     scale = -(-SIDE // images.shape[3])
     images = images.repeat(scale, axis=3).repeat(scale, axis=4)

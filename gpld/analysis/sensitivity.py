@@ -205,10 +205,7 @@ def table(rows: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def draw(rows: pandas.DataFrame, maps: Sequence[str] = ("posterior", "prior")) -> "Figure":
-    """The paper's figure: sensitivity over training, a row of panels for each task, a line for each method.
-
-    Lines are means over runs with one standard deviation shaded; a single checkpoint is a point.
-    """
+    """The paper's figure: sensitivity over training; a row of panels for each task, a line for a method."""
     from gpld.analysis import figures
 
     found = averages(rows.loc[rows["map"].isin(maps)])

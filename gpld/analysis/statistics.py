@@ -183,10 +183,7 @@ def area_scores(rows: pd.DataFrame, env_steps: int | None = None) -> pd.DataFram
 
 
 def summarise(scores: pd.DataFrame) -> pd.DataFrame:
-    """For each `task` and `method`: `mean`, (population) `std`, number of `seeds`, and `low` and `high`.
-
-    Those are the ends of a 95% bootstrap interval of the mean.
-    """
+    """For each `task` and `method`: `mean`, `std`, `seeds`, and the mean's 95% interval, `low` and `high`."""
     groups = scores.groupby(["task", "method"], observed=True, sort=False)["return"]
     table = pd.DataFrame({"mean": groups.mean(), "std": groups.std(ddof=0), "seeds": groups.size()})
     ends = [interval(mean, own.to_numpy(np.float64)[:, None]) for _, own in groups]

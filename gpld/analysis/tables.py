@@ -4,11 +4,13 @@ import csv
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import pandas
+    import rich.table
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
-FORMATS: dict[Format, str] = {"terminal": "txt", "markdown": "md", "latex": "tex", "csv": "csv"}
-"""Formats, and how the names of their files end."""
 
 NOTHING = "-"
 """The cell of a missing number."""
@@ -30,8 +32,24 @@ class Table:
 
 
 def render(table: Table, form: Format) -> str:
-    """A table in one of `FORMATS`."""
+    """A table in a format."""
     return {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv}[form](table)
+
+
+def rich_table(frame: "pandas.DataFrame") -> "rich.table.Table":
+    """A table of numbers for the terminal. Names of two words may break, numbers may not."""
+    from rich.table import Column, Table
+
+    heads = [str(name).replace("_", " ") for name in frame.columns]
+    shown = Table(*(Column(head, overflow="fold") for head in heads))
+    for row in frame.itertuples(index=False):
+        shown.add_row(*map(cell, row))
+    return shown
+
+
+def cell(value: object) -> str:
+    """A number with three digits, or a text."""
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
 def _terminal(table: Table) -> str:

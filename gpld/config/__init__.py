@@ -1,30 +1,30 @@
 """Every option of an agent and a run: typed and frozen, with presets, validation and files."""
 
-from gpld.config._arguments import OTHER_NAMES as OTHER_NAMES
-from gpld.config._arguments import normalize as normalize
-from gpld.config._files import diff as diff
-from gpld.config._files import load as load
-from gpld.config._files import parse as parse
-from gpld.config._files import save as save
-from gpld.config._options import AgentConfig as AgentConfig
-from gpld.config._options import BehaviorConfig as BehaviorConfig
-from gpld.config._options import CheckpointConfig as CheckpointConfig
-from gpld.config._options import Config as Config
-from gpld.config._options import EnvConfig as EnvConfig
-from gpld.config._options import EvalConfig as EvalConfig
-from gpld.config._options import LogConfig as LogConfig
-from gpld.config._options import LossConfig as LossConfig
-from gpld.config._options import ModelConfig as ModelConfig
-from gpld.config._options import OptimizerConfig as OptimizerConfig
-from gpld.config._options import PenaltyConfig as PenaltyConfig
-from gpld.config._options import ReplayConfig as ReplayConfig
-from gpld.config._presets import PRESETS as PRESETS
-from gpld.config._presets import Preset as Preset
-from gpld.config._presets import with_presets as with_presets
-from gpld.config._tree import ConfigError as ConfigError
-from gpld.config._tree import flat as flat
-from gpld.config._tree import override as override
-from gpld.config._tree import suggestion as suggestion
-from gpld.config._validation import check_numbers as check_numbers
-from gpld.config._validation import learns_nothing as learns_nothing
-from gpld.config._validation import validate as validate
+from gpld.config._arguments import OTHER_NAMES as OTHER_NAMES, normalize as normalize
+from gpld.config._files import diff as diff, load as load, parse as parse, save as save
+from gpld.config._options import (
+    AgentConfig as AgentConfig,
+    BehaviorConfig as BehaviorConfig,
+    CheckpointConfig as CheckpointConfig,
+    Config as Config,
+    EnvConfig as EnvConfig,
+    EvalConfig as EvalConfig,
+    LogConfig as LogConfig,
+    LossConfig as LossConfig,
+    ModelConfig as ModelConfig,
+    OptimizerConfig as OptimizerConfig,
+    PenaltyConfig as PenaltyConfig,
+    ReplayConfig as ReplayConfig,
+)
+from gpld.config._presets import PRESETS as PRESETS, Preset as Preset, with_presets as with_presets
+from gpld.config._tree import (
+    ConfigError as ConfigError,
+    flat as flat,
+    override as override,
+    suggestion as suggestion,
+)
+from gpld.config._validation import (
+    check_numbers as check_numbers,
+    learns_nothing as learns_nothing,
+    validate as validate,
+)

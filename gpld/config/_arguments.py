@@ -18,7 +18,7 @@ OTHER_NAMES = {
 
 
 def normalize(arguments: Sequence[str]) -> list[str]:
-    """Arguments with integers written out: `--env-steps 1e6`. Other programs' names are refused with ours."""
+    """Arguments with integers written out: `--env-steps 1e6`. Other programs' names are refused."""
     integers = {name for name, value in flat(Config("")).items() if type(value) is int}
     normalized: list[str] = []
     for argument in arguments:

@@ -52,67 +52,39 @@ _MODERATE = Range(0, 1e6, above=True, natural=False)
 _SHARE = Range(0, 1)
 _FRACTION = Range(0, 1, above=True)
 _DECAY = Range(0, 1, below=True)
-_PERCENTILE = Range(0, 100)
 
 EPISODES = _upto(10_000)
 """Episodes that are played side by side, each in an environment of its own."""
 
+
+def _each(allowed: Range, group: str, *names: str) -> dict[str, Range]:
+    return {f"{group}.{name}": allowed for name in names}
+
+
 AGENT_RANGES = {
-    "model.deter": _WIDTH,
-    "model.hidden": _WIDTH,
-    "model.stoch": _WIDTH,
+    **_each(_WIDTH, "model", "deter", "hidden", "stoch", "units", "depth", "blocks"),
     "model.classes": Range(2, 256),  # z is stored as one byte per variable
-    "model.units": _WIDTH,
-    "model.depth": _WIDTH,
-    "model.blocks": _WIDTH,
-    "model.prior_layers": _LAYERS,
-    "model.posterior_layers": _LAYERS,
-    "model.encoder_layers": _LAYERS,
-    "model.decoder_layers": _LAYERS,
-    "model.reward_layers": _LAYERS,
-    "model.continue_layers": _LAYERS,
-    "model.policy_layers": _LAYERS,
-    "model.value_layers": _LAYERS,
+    **_each(_LAYERS, "model", "prior_layers", "posterior_layers", "encoder_layers", "decoder_layers"),
+    **_each(_LAYERS, "model", "reward_layers", "continue_layers", "policy_layers", "value_layers"),
     "model.bins": _upto(65_535, 3),
     "model.unimix": _DECAY,
-    "loss.reconstruction": _WEIGHT,
-    "loss.reward": _WEIGHT,
-    "loss.cont": _WEIGHT,
-    "loss.dyn": _WEIGHT,
-    "loss.rep": _WEIGHT,
-    "loss.free_nats": _WEIGHT,
+    **_each(_WEIGHT, "loss", "reconstruction", "reward", "cont", "dyn", "rep", "free_nats"),
     "behavior.horizon": _upto(1000),
     "behavior.discount_horizon": _STEPS,
     "behavior.trace": _SHARE,
-    "behavior.entropy": _WEIGHT,
-    "behavior.min_std": _POSITIVE,
-    "behavior.max_std": _POSITIVE,
-    "behavior.slow_rate": _FRACTION,
-    "behavior.slow_weight": _WEIGHT,
-    "behavior.replay_value": _WEIGHT,
-    "behavior.return_rate": _FRACTION,
-    "behavior.return_low": _PERCENTILE,
-    "behavior.return_high": _PERCENTILE,
-    "behavior.return_limit": _POSITIVE,
-    "optimizer.learning_rate": _POSITIVE,
-    "optimizer.behavior_rate": _POSITIVE,
+    **_each(_WEIGHT, "behavior", "entropy", "slow_weight", "replay_value"),
+    **_each(_POSITIVE, "behavior", "min_std", "max_std", "return_limit"),
+    **_each(_FRACTION, "behavior", "slow_rate", "return_rate"),
+    **_each(Range(0, 100), "behavior", "return_low", "return_high"),
+    **_each(_POSITIVE, "optimizer", "learning_rate", "behavior_rate", "clip", "clip_floor", "eps"),
     "optimizer.warmup": _COUNT,
-    "optimizer.clip": _POSITIVE,
-    "optimizer.clip_floor": _POSITIVE,
-    "optimizer.beta1": _DECAY,
-    "optimizer.beta2": _DECAY,
-    "optimizer.eps": _POSITIVE,
-    "penalty.posterior": _WEIGHT,
-    "penalty.prior": _WEIGHT,
-    "penalty.rho": _FRACTION,
+    **_each(_DECAY, "optimizer", "beta1", "beta2"),
+    **_each(_WEIGHT, "penalty", "posterior", "prior", "floor"),
+    **_each(_FRACTION, "penalty", "rho", "step_factor"),
     "penalty.probes": _upto(4096),
-    "penalty.rows": _COUNT,
+    **_each(_COUNT, "penalty", "rows", "start"),
     "penalty.scale": _POSITIVE,
-    "penalty.floor": _WEIGHT,
-    "penalty.start": _COUNT,
-    "penalty.decay_steps": _STEPS,
-    "penalty.step_interval": _STEPS,
-    "penalty.step_factor": _FRACTION,
+    **_each(_STEPS, "penalty", "decay_steps", "step_interval"),
     "unroll": _upto(1000),
 }
 

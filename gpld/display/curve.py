@@ -140,6 +140,7 @@ def draw_curve(
 ) -> "matplotlib.figure.Figure":
     """The figure that `save_curve` saves."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
+    from matplotlib.ticker import EngFormatter
 
     figure = Figure(figsize=(6.4, 4.0), dpi=160, layout="constrained")
     axes = figure.add_subplot()
@@ -160,22 +161,20 @@ def draw_curve(
     if random_return is not None:
         lowest = min(lowest, random_return)
         axes.axhline(random_return, color="#777777", linestyle="--", linewidth=1.2, label="random policy")
-    _style(axes, from_zero=lowest >= 0)
+    quiet(axes)
+    axes.set(xlabel="env steps", ylabel="return")
+    axes.set_xlim(left=0)
+    if lowest >= 0:
+        axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if len(groups) > 1 or random_return is not None:
         axes.legend(frameon=False)
     return figure
 
 
-def _style(axes: "matplotlib.axes.Axes", from_zero: bool) -> None:
-    from matplotlib.ticker import EngFormatter
-
-    axes.set_xlabel("env steps")
-    axes.set_ylabel("return")
+def quiet(axes: "matplotlib.axes.Axes") -> None:
+    """Quiet axes: a light grid, and no frame."""
     axes.margins(x=0.02)
-    axes.set_xlim(left=0)
-    if from_zero:
-        axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.grid(axis="y", color="#E5E5E5", linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["top", "right", "left"]].set_visible(False)
@@ -204,15 +203,9 @@ def _draw(points: list[tuple[float, float]], columns: int, rows: int) -> list[li
 
 
 def _summary(x: np.ndarray, y: np.ndarray, random_return: float | None) -> str:
-    best = int(np.argmax(y))
-    parts = [
-        f"first {_number(y[0])}",
-        f"best {_number(y[best])} at {x[best]:,.0f} env steps",
-        f"last {_number(y[-1])}",
-    ]
-    if random_return is not None:
-        parts.append(f"random policy (╌) {_number(random_return)}")
-    return "return: " + ", ".join(parts)
+    best = f"best {_number(y.max())} at {x[np.argmax(y)]:,.0f} env steps"
+    random = "" if random_return is None else f", random policy (╌) {_number(random_return)}"
+    return f"return: first {_number(y[0])}, {best}, last {_number(y[-1])}{random}"
 
 
 def _number(x: float) -> str:

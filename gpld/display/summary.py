@@ -69,10 +69,7 @@ def show_all(
     random_return: float | None,
     console: Console | None = None,
 ) -> None:
-    """Print the mean learning curve and the result of each method; draw them in one picture.
-
-    The runs are of one task, and their folders are in one, where the picture goes.
-    """
+    """Print the mean curve and result of each method; draw them in one picture, in the folder of the runs."""
     console = console or Console()
     show_line, width = partial(print_line, console=console), min(console.width, 100)
     configs, folder = [member.config for member in members], members[0].folder.parent
@@ -143,10 +140,7 @@ def result(returns: np.ndarray, episodes: int, random_return: float | None) -> s
 def next_commands(
     config: Config, folder: Path, arguments: Sequence[str], *, film: bool = True
 ) -> list[Command]:
-    """What to try after a run of `gpld train` with these arguments: compare, evaluate, report.
-
-    `film` is whether its episodes can be filmed.
-    """
+    """What to try after a run with these arguments: compare, evaluate (and film, if it can be), report."""
     line, runs = _compare(config, folder, arguments)
     return [
         Command(

@@ -1,5 +1,3 @@
 """Checks of this machine, with remedies."""
 
-from gpld.doctor._examine import Finding as Finding
-from gpld.doctor._examine import examine as examine
-from gpld.doctor._examine import report as report
+from gpld.doctor._examine import Finding as Finding, examine as examine, report as report

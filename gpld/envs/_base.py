@@ -111,11 +111,11 @@ class VectorEnv(ABC):
     """Every fault seen by this object, oldest first."""
 
     def __init__(self, spaces: Spaces, count: int, workers: int = 1):
-        self.spaces = spaces
-        self.count = count
-        self.faults = []
+        self.spaces, self.count, self.faults = spaces, count, []
         self._workers = [Worker() for _ in range(workers)]
         self._sent: Any = None
+        self._pending = np.ones(count, bool)
+        """Streams that begin an episode at the next step."""
 
     def send(self, action: np.ndarray) -> None:
         """Begin a step with actions `[N, A]`."""
@@ -163,9 +163,9 @@ class VectorEnv(ABC):
     def _end(self, sent: Any) -> Step:
         """Wait for a step."""
 
-    @abstractmethod
     def reset(self, streams: Iterable[int] | None = None) -> None:
         """Let these streams (default: all) begin a new episode at the next step."""
+        self._pending[slice(None) if streams is None else list(streams)] = True
 
     @abstractmethod
     def save(self) -> bytes:

@@ -33,13 +33,8 @@ _SPACES = {
     "hopper": Spaces.of({"position": (6,), "velocity": (7,), "touch": (2,)}, 4),
     "pendulum": Spaces.of({"orientation": (2,), "velocity": (1,)}, 1),
     "quadruped": Spaces.of(
-        {
-            "egocentric_state": (44,),
-            "force_torque": (24,),
-            "imu": (6,),
-            "torso_upright": (),
-            "torso_velocity": (3,),
-        },
+        {"egocentric_state": (44,), "force_torque": (24,), "imu": (6,)}
+        | {"torso_upright": (), "torso_velocity": (3,)},
         12,
     ),
     "reacher": Spaces.of({"position": (2,), "to_target": (2,), "velocity": (2,)}, 2),

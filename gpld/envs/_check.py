@@ -50,9 +50,7 @@ class _Stop(Exception):  # noqa: N818
 
 class _Check:
     def __init__(self, env: gymnasium.Env, steps: int, seed: int):
-        self.env = env
-        self.steps = steps
-        self.seed = seed
+        self.env, self.steps, self.seed = env, steps, seed
         self.issues: dict[tuple[str, str], Issue] = {}  # by key and kind: the first value says enough
 
     def run(self) -> list[Issue]:
@@ -86,9 +84,8 @@ class _Check:
         try:
             result = self.env.step(action)
         except Exception as error:
-            raise self.stop(
-                "step", f"step({np.asarray(action).tolist()}) raised {_message(error)}"
-            ) from error
+            given = np.asarray(action).tolist()
+            raise self.stop("step", f"step({given}) raised {_message(error)}") from error
         if not (isinstance(result, tuple) and len(result) == 5):
             expected = "(observation, reward, terminated, truncated, info)"
             raise self.stop("step", f"step() must return {expected}, not {_kind(result)}")

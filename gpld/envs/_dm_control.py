@@ -66,9 +66,8 @@ def _can_render(renderer: str) -> bool:
     # dm_control sets PYOPENGL_PLATFORM to what it was imported with, which may be another renderer.
     others = {name: value for name, value in os.environ.items() if name != "PYOPENGL_PLATFORM"}
     environment = others | {"MUJOCO_GL": renderer}
-    return (
-        subprocess.run([sys.executable, "-c", _PROBE], env=environment, capture_output=True).returncode == 0
-    )
+    done = subprocess.run([sys.executable, "-c", _PROBE], env=environment, capture_output=True, check=False)
+    return done.returncode == 0
 
 
 def needs_renderer(task: str) -> bool:
@@ -109,12 +108,8 @@ class DMControlStream(Stream):
         """One environment step; the time limit is a truncation."""
         step = self._env.step(self._scale(action))
         terminated = step.last() and step.discount == 0.0
-        return (
-            self._observation(step.observation),
-            float(step.reward),
-            terminated,
-            step.last() and not terminated,
-        )
+        ends = (terminated, step.last() and not terminated)
+        return self._observation(step.observation), float(step.reward), *ends
 
     def save(self) -> Any:
         """Physics, what the task changed in the model, and the task's own fields with its random state."""

@@ -1,14 +1,12 @@
 """EnvPool: many MuJoCo simulations of one task in C++ threads."""
 
-from collections.abc import Iterable
 from concurrent.futures import Future
 
 import numpy as np
 
 from gpld.envs import _states
 from gpld.envs._base import ActionScale, EnvironmentFailure, Step, VectorEnv, stream_seed
-from gpld.envs._catalog import FRAMES, in_catalog, spaces, unknown
-from gpld.envs._catalog import tasks as catalog
+from gpld.envs._catalog import FRAMES, in_catalog, spaces, tasks as catalog, unknown
 
 
 class EnvPoolEnv(VectorEnv):
@@ -36,8 +34,9 @@ class EnvPoolEnv(VectorEnv):
 
         self._keys = tuple(key for key, _ in self.spaces.obs)
         self._repeat = action_repeat
+        words = task.replace("-", "_").split("_")
         self._make = lambda: envpool.make_gymnasium(
-            _registered(task),
+            "".join(word[:1].upper() + word[1:] for word in words) + "-v1",  # WalkerRun-v1
             num_envs=count,
             num_threads=threads,
             seed=[stream_seed(seed, i, evaluation=evaluation) for i in range(count)],
@@ -45,15 +44,10 @@ class EnvPoolEnv(VectorEnv):
         self._pool = self._make()
         space = self._pool.action_space
         self._scale = ActionScale.of(space.low, space.high)
-        self._pending = np.ones(count, bool)  # streams that begin an episode at the next step
         self._episodes = np.zeros(count, np.int64)  # episodes begun
         self._elapsed = np.zeros(count, np.int64)  # agent steps since the episode's first
         self._actions = np.zeros((count, -(-FRAMES // action_repeat), self.spaces.actions), np.float32)
         self._last = {key: np.zeros((count, *shape), np.float32) for key, shape in self.spaces.obs}
-
-    def reset(self, streams: Iterable[int] | None = None) -> None:
-        """Let these streams (default: all) begin a new episode at the next step."""
-        self._pending[slice(None) if streams is None else list(streams)] = True
 
     def save(self) -> bytes:
         """The number of episodes, and the actions of the current ones."""
@@ -145,9 +139,3 @@ class EnvPoolEnv(VectorEnv):
                 raise EnvironmentFailure(
                     f"EnvPool returned {key} = {value[i].tolist()} in stream {i}, action {action[i].tolist()}"
                 )
-
-
-def _registered(task: str) -> str:
-    """EnvPool's name of a task: walker-run is WalkerRun-v1."""
-    words = task.replace("-", "_").split("_")
-    return "".join(word[:1].upper() + word[1:] for word in words) + "-v1"

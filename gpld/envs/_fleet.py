@@ -10,10 +10,7 @@ from gpld.envs._base import EnvironmentFailure, Step, VectorEnv
 
 
 class Fleet:
-    """One vector environment for each of R runs. Arrays are `[R, N, ...]`.
-
-    Each run keeps its own seeds, faults and saved state, as if it were alone.
-    """
+    """One vector environment for each of R runs, each as if it were alone. Arrays are `[R, N, ...]`."""
 
     def __init__(self, runs: Sequence[VectorEnv]):
         self.runs = list(runs)

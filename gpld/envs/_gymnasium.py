@@ -48,38 +48,33 @@ def registered(name: str, *, render: bool = False) -> Factory:
         hint = f"; is the folder of {module} in PYTHONPATH?" if missing else ""
         raise ConfigError(f"task 'gym:{name}' is not known: {error}{hint}") from None
     make = partial(gymnasium.make, own_name, disable_env_checker=True)
-    return partial(_make_rendering, make) if render else make
 
+    def make_rendering() -> gymnasium.Env:
+        try:
+            return make(render_mode="rgb_array")
+        except TypeError as error:  # it has no such argument
+            raise RenderingError(f"{NOT_RENDERED} ({error})") from error
 
-def _make_rendering(make: Callable[..., gymnasium.Env]) -> gymnasium.Env:
-    """An environment that renders, which not every one does."""
-    try:
-        return make(render_mode="rgb_array")
-    except TypeError as error:  # it has no such argument
-        raise RenderingError(f"{NOT_RENDERED} ({error})") from error
+    return make_rendering if render else make
 
 
 def observation_boxes(space: Space) -> dict[str, Space]:
     """The parts of a space by flat key: `observation` for a single one, `a.b` for nested ones."""
-    if not isinstance(space, Dict):
-        return {"observation": space}
-    boxes = {}
-    for key, part in space.items():
-        inner = observation_boxes(part)
-        boxes |= (
-            {f"{key}.{name}": box for name, box in inner.items()} if isinstance(part, Dict) else {key: part}
-        )
-    return boxes
+    return _flat(space, Dict)
 
 
 def flat_observation(obs: Any) -> dict[str, Any]:
     """An observation by the keys of `observation_boxes`."""
-    if not isinstance(obs, dict):
-        return {"observation": obs}
+    return _flat(obs, dict)
+
+
+def _flat(tree: Any, kind: type) -> dict[str, Any]:
+    if not isinstance(tree, kind):
+        return {"observation": tree}
     flat = {}
-    for key, part in obs.items():
-        inner = flat_observation(part)
-        flat |= {f"{key}.{name}": v for name, v in inner.items()} if isinstance(part, dict) else {key: part}
+    for key, part in tree.items():
+        inner = {f"{key}.{name}": value for name, value in _flat(part, kind).items()}
+        flat |= inner if isinstance(part, kind) else {key: part}
     return flat
 
 
@@ -105,13 +100,12 @@ def space_issues(env: gymnasium.Env) -> list[Issue]:
         problem = f"its space is {space}, only Discrete and Box of floats are supported"
         return [*issues, Issue("error", "action", problem)]
     for low, high in zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True):
+        problem = f"lower bound {low:g} is not below upper bound {high:g}" if low >= high else ""
         if not (math.isfinite(low) and math.isfinite(high)):
             problem = (
                 f"unbounded: [{low:g}, {high:g}]; the agent acts in [-1, 1] and needs bounds to scale to"
             )
-            return [*issues, Issue("error", "action", problem)]
-        if low >= high:
-            problem = f"lower bound {low:g} is not below upper bound {high:g}"
+        if problem:
             return [*issues, Issue("error", "action", problem)]
     return issues
 
@@ -171,8 +165,7 @@ class GymnasiumStream(Stream):
 
     def restore(self, state: Any) -> bool:
         """Repeat an episode up to where it was saved."""
-        episode, actions, last = state
-        self._episode = episode
+        self._episode, actions, last = state
         if last is None:
             return True
         self._episode -= 1

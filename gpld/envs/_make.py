@@ -1,7 +1,7 @@
 """Makes vector environments from a task's name or a factory."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from gpld.envs._dm_control import (
     needs_renderer,
     rendering_message,
 )
-from gpld.envs._process import Host, Hosts
+from gpld.envs._process import Hosts
 from gpld.envs._serial import SerialEnv
 from gpld.envs._stream import MakeStream, Stream
 from gpld.machine import cores
@@ -106,7 +106,11 @@ def _suite(
     if pixels:
         stream = partial(DMControlPixels, task, action_repeat=action_repeat)
         action_repeat = 1  # of what is a step of theirs already
-    make_stream = _of_suite(stream, seeds, taken)
+
+    def make_stream(index: int, restart: int) -> Stream:
+        make_here = partial(stream, seed=seeds(index, restart=restart))
+        return taken[index % len(taken)].stream(index, make_here) if taken else make_here()
+
     return SerialEnv(make_stream, count=count, action_repeat=action_repeat, hosts=taken, **watch)
 
 
@@ -114,16 +118,6 @@ def _at_least(minimum: int, **options: int) -> None:
     for name, value in options.items():
         if value < minimum:
             raise ValueError(f"{name} must be at least {minimum}, not {value}")
-
-
-def _of_suite(
-    stream: Callable[..., DMControlStream], seeds: Callable[..., int], hosts: Sequence[Host]
-) -> MakeStream:
-    def make_stream(index: int, restart: int) -> Stream:
-        make_here = partial(stream, seed=seeds(index, restart=restart))
-        return hosts[index % len(hosts)].stream(index, make_here) if hosts else make_here()
-
-    return make_stream
 
 
 def _of_gymnasium(
@@ -148,21 +142,18 @@ def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = 
         if own:
             return "gymnasium"
         return "envpool" if has_envpool() and in_catalog(str(task)) and not render else "dm_control"
+    problem = ""
     if own != (backend == "gymnasium"):
-        raise ConfigError(
-            f"backend {backend!r} does not fit task {task!r}: gymnasium is for gym:ID and factories"
-        )
-    if backend == "envpool" and not has_envpool():
-        raise ConfigError(
-            "backend 'envpool' is not installed, or made for Linux on x86-64 only; use 'dm_control'"
-        )
-    if backend == "envpool" and render:
-        raise ConfigError("backend 'envpool' draws no pictures; use 'dm_control' to render")
-    if backend == "envpool" and not in_catalog(str(task)):
+        problem = f"backend {backend!r} does not fit task {task!r}: gymnasium is for gym:ID and factories"
+    elif backend == "envpool" and not has_envpool():
+        problem = "backend 'envpool' is not installed, or made for Linux on x86-64 only; use 'dm_control'"
+    elif backend == "envpool" and render:
+        problem = "backend 'envpool' draws no pictures; use 'dm_control' to render"
+    elif backend == "envpool" and not in_catalog(str(task)):
         names = ", ".join(t.name for t in tasks())
-        raise ConfigError(
-            f"backend 'envpool' has no task {task!r}, only {names}; 'dm_control' has the whole suite"
-        )
+        problem = f"backend 'envpool' has no task {task!r}, only {names}; 'dm_control' has the whole suite"
+    if problem:
+        raise ConfigError(problem)
     return backend
 
 

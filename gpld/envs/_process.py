@@ -105,10 +105,7 @@ class Host:
 
 
 class Hosts:
-    """Processes that outlive an environment: the next that is made with them need not start its own.
-
-    One environment at a time may have them.
-    """
+    """Processes that outlive an environment, for the next one to use; one at a time may have them."""
 
     def __init__(self):
         self._hosts: list[Host] = []
@@ -202,8 +199,6 @@ def main() -> None:
     with suppress(Exception):  # here, where all processes do so at the same time; `make` says what is wrong
         importlib.import_module("dm_control.suite")
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
-    os.dup2(
-        sys.stderr.fileno(), sys.stdout.fileno()
-    )  # so that what an engine prints is not taken for an answer
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what an engine prints is not taken for an answer
     serve(sys.stdin.buffer, answers)
     os._exit(0)  # drawing contexts of some drivers complain when Python ends

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -36,16 +37,16 @@ class _StreamFailure(NamedTuple):
         return not isinstance(self.error, ProcessEnded) or self.error.first
 
 
+@dataclass(eq=False)
 class _Sweep:
     """One pass over some streams in one worker. An abandoned one no longer writes results."""
 
-    def __init__(self, worker: int, action: np.ndarray, streams: list[int]):
-        self.worker = worker
-        self.action = action
-        self.streams = streams
-        self.results: list[_StreamStep | _StreamFailure] = []
-        self.abandoned = False
-        self.future: Future | None = None
+    worker: int
+    action: np.ndarray
+    streams: list[int]
+    results: list[_StreamStep | _StreamFailure] = field(default_factory=list)
+    abandoned: bool = False
+    future: Future | None = None
 
 
 class SerialEnv(VectorEnv):
@@ -77,30 +78,20 @@ class SerialEnv(VectorEnv):
         self._make_stream, self._hosts, self._keep_hosts = make_stream, hosts, keep_hosts
         self._streams: list[Stream | None] = [make_stream(i, 0) for i in range(count)]
         super().__init__(self._streams[0].spaces, count, workers=max(1, len(hosts)))  # type: ignore[union-attr]
-        self._repeat = action_repeat
-        self._timeout = timeout
-        self._restart_limit = restart_limit
+        self._repeat, self._timeout, self._restart_limit = action_repeat, timeout, restart_limit
         self._pickles = pickles
         """Whether states that only pickle are saved, and unpickled when they are restored."""
-        self._pending = np.ones(count, bool)
         self._restarts = np.zeros(count, np.int64)
         self._broken = 0
         """Faults that count towards the limit."""
-        self._steps = 0
-        self._reported = False
+        self._steps, self._reported = 0, False
         self._last = {k: np.zeros((count, *shape), self.spaces.dtype(k)) for k, shape in self.spaces.obs}
-
-    def reset(self, streams: Iterable[int] | None = None) -> None:
-        """Let these streams (default: all) begin a new episode at the next step."""
-        self._pending[slice(None) if streams is None else list(streams)] = True
 
     def save(self) -> bytes:
         """The state of every stream."""
         streams = [None if stream is None else self._state_of(stream) for stream in self._streams]
-        state = {
-            name: getattr(self, f"_{name}") for name in ("pending", "restarts", "broken", "steps", "last")
-        }
-        return _states.dumps(state | {"streams": streams})
+        names = ("pending", "restarts", "broken", "steps", "last")
+        return _states.dumps({name: getattr(self, f"_{name}") for name in names} | {"streams": streams})
 
     def _state_of(self, stream: Stream) -> bytes:
         """A stream's state; nothing if it cannot be saved."""

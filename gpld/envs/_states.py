@@ -102,9 +102,9 @@ def _random_state(state: Any) -> np.random.RandomState:
 
 
 def _generator(state: Any) -> np.random.Generator:
-    bits = np.random.PCG64()
-    bits.state = state
-    return np.random.Generator(bits)
+    made = np.random.default_rng()
+    made.bit_generator.state = state
+    return made
 
 
 _DECODERS = {

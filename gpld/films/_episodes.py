@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpld import config as options
-from gpld import machine
+from gpld import config as options, machine
 from gpld.envs import announce
-from gpld.pictures import FRAMES, NoCodec, Picture, save_gif, save_mp4, save_strip, spaced
+from gpld.pictures import FRAMES, Picture, save_film, spaced
 from gpld.tasks import GYM_PREFIX
 from gpld.training import saved
 
@@ -140,12 +139,5 @@ def _resized(picture: Picture) -> Picture:
 
 
 def _save(out: Path, name: str, pictures: list[Picture], episode_return: float) -> Film:
-    gif, strip, mp4 = (out / f"{name}{suffix}" for suffix in (".gif", ".png", ".mp4"))
-    save_gif(gif, [pictures[i] for i in spaced(len(pictures), FRAMES)])
-    save_strip(strip, pictures)
-    try:
-        save_mp4(mp4, pictures)
-    except NoCodec as reason:
-        mp4.unlink(missing_ok=True)  # that of another film
-        return Film(gif, strip, episode_return, None, str(reason))
-    return Film(gif, strip, episode_return, mp4)
+    (*mp4, gif, strip), why = save_film(out, name, pictures)
+    return Film(gif, strip, episode_return, mp4[0] if mp4 else None, why)

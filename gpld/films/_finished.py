@@ -26,10 +26,7 @@ def attempt(what: str, make: Callable[[], Made]) -> tuple[Made | None, str]:
 
 
 def film_finished(folder: Path) -> Iterator[str]:
-    """Film an episode and predictions of a run, into its folder and TensorBoard; lines about them.
-
-    TensorBoard, if the run has it, shows the GIFs and PNGs under Images.
-    """
+    """Film an episode and predictions of a run, into its folder and TensorBoard; lines about them."""
     trained = saved.load(folder)
     shown: list[Path] = []
     filmed, why = attempt("film", lambda: film(folder, folder, timeout=SECONDS))

@@ -14,20 +14,3 @@ from gpld.fused._choice import FOR_GPUS, IN_KERNELS, chosen, replaced, work_here
 from gpld.fused._layers import BlockLinear, Conv, ConvLayer, Dense
 from gpld.fused._rssm import RSSM, Decoder, DeferredRSSM
 from gpld.fused._twohot import TwoHot, TwoHotHead
-
-__all__ = [
-    "FOR_GPUS",
-    "IN_KERNELS",
-    "RSSM",
-    "BlockLinear",
-    "Conv",
-    "ConvLayer",
-    "Decoder",
-    "DeferredRSSM",
-    "Dense",
-    "TwoHot",
-    "TwoHotHead",
-    "chosen",
-    "replaced",
-    "work_here",
-]

@@ -74,11 +74,7 @@ class Prior(NamedTuple):
         return Dreaming(h, h_blocks, z, h @ self.h_readers, z @ self.z_readers, record)
 
     def step(
-        self,
-        state: Dreaming,
-        action: Float[Array, "N A"],
-        uniform: Float[Array, "N K"],
-        now: Int[Array, "1"],
+        self, state: Dreaming, action: Float[Array, "N A"], uniform: Float[Array, "N K"], now: Int[Array, "1"]
     ) -> Dreaming:
         """The next state, the `now`-th of the record."""
         cell, mlp, out = self.cell, self.head.mlp, self.head.out

@@ -320,14 +320,7 @@ def _fused_run_back(
             layers.unimix,
         )
         dgates, dlast = kernels.vjp_gru(
-            dactive,
-            here.posterior[0],
-            out.first,
-            [out.h, later],
-            layers.first,
-            here.gates,
-            here.last,
-            blocks,
+            dactive, here.posterior[0], out.first, [out.h, later], layers.first, here.gates, here.last, blocks
         )
         dunit, along = kernels.vjp_gates(dgates, here.norm, cell.gates.weight)
         dhidden, dh = kernels.vjp_hidden(dunit, along, here.norm, dlast, cell.own)

@@ -14,35 +14,20 @@ Three ways to get it, each returning one value per state, differentiable by para
 Nothing here depends on the rest of the package.
 """
 
-from gpld.penalty import schedules
-from gpld.penalty._closed_form import closed_form, closed_form_rows
-from gpld.penalty._estimators import Rows, exact, hutchinson, probed
-from gpld.penalty._head import Head, Hidden, Output, first_preactivation
-from gpld.penalty._sampling import (
-    average,
-    draw_probes,
-    sample_rows,
-    sample_states,
-    sampled_count,
-    take_states,
+from gpld.penalty import schedules as schedules
+from gpld.penalty._closed_form import closed_form as closed_form, closed_form_rows as closed_form_rows
+from gpld.penalty._estimators import Rows as Rows, exact as exact, hutchinson as hutchinson, probed as probed
+from gpld.penalty._head import (
+    Head as Head,
+    Hidden as Hidden,
+    Output as Output,
+    first_preactivation as first_preactivation,
 )
-
-__all__ = [
-    "Head",
-    "Hidden",
-    "Output",
-    "Rows",
-    "average",
-    "closed_form",
-    "closed_form_rows",
-    "draw_probes",
-    "exact",
-    "first_preactivation",
-    "hutchinson",
-    "probed",
-    "sample_rows",
-    "sample_states",
-    "sampled_count",
-    "schedules",
-    "take_states",
-]
+from gpld.penalty._sampling import (
+    average as average,
+    draw_probes as draw_probes,
+    sample_rows as sample_rows,
+    sample_states as sample_states,
+    sampled_count as sampled_count,
+    take_states as take_states,
+)

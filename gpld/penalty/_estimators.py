@@ -34,10 +34,10 @@ def hutchinson(
 
 def probed(fn: Map, u: jax.Array, epsilon: jax.Array, *, rows: Rows = None) -> jax.Array:
     """The estimate of `hutchinson` from given probes `epsilon [P, rows, C]`: a scalar."""
-    q, pull_back = jax.vjp(_select(fn, rows), u)
+    q, vjp = jax.vjp(_select(fn, rows), u)
     own_row = jnp.eye(q.shape[0], dtype=q.dtype)[None, :, :, None]
     cotangents = own_row * epsilon.astype(q.dtype)[:, :, None]  # [P, row, K, C], zero in other rows
-    (gradients,) = jax.vmap(jax.vmap(pull_back))(cotangents)
+    (gradients,) = jax.vmap(jax.vmap(vjp))(cotangents)
     return jnp.sum(jnp.square(gradients)) / (epsilon.shape[0] * q.shape[0])
 
 

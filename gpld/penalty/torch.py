@@ -204,10 +204,7 @@ def _linear(x: Tensor, layer: Hidden) -> Tensor:
 
 
 def sample_states(
-    total: int,
-    rho: float,
-    generator: torch.Generator | None = None,
-    device: torch.device | str | None = None,
+    total: int, rho: float, generator: torch.Generator | None = None, device: torch.device | str | None = None
 ) -> Tensor:
     """Indices of a fraction `rho` of `total` states, uniformly and without replacement."""
     return torch.randperm(total, generator=generator, device=device)[: sampled_count(total, rho)]

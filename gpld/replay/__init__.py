@@ -1,44 +1,26 @@
 """The replay buffer: preallocated rings of steps and latents, on the device or in host memory."""
 
-from gpld.replay._checkpoint import export_latents, export_steps, restore, stored
-from gpld.replay._ring import (
-    Choice,
-    Indices,
-    Replay,
-    Storage,
-    append,
-    choose,
-    complete,
-    for_run,
-    init,
-    join,
-    read,
-    sample,
-    slots_for,
-    split,
-    write_back,
+from gpld.replay._checkpoint import (
+    export_latents as export_latents,
+    export_steps as export_steps,
+    restore as restore,
+    stored as stored,
 )
-from gpld.replay._rows import Record
-
-__all__ = [
-    "Choice",
-    "Indices",
-    "Record",
-    "Replay",
-    "Storage",
-    "append",
-    "choose",
-    "complete",
-    "export_latents",
-    "export_steps",
-    "for_run",
-    "init",
-    "join",
-    "read",
-    "restore",
-    "sample",
-    "slots_for",
-    "split",
-    "stored",
-    "write_back",
-]
+from gpld.replay._ring import (
+    Choice as Choice,
+    Indices as Indices,
+    Replay as Replay,
+    Storage as Storage,
+    append as append,
+    choose as choose,
+    complete as complete,
+    for_run as for_run,
+    init as init,
+    join as join,
+    read as read,
+    sample as sample,
+    slots_for as slots_for,
+    split as split,
+    write_back as write_back,
+)
+from gpld.replay._rows import Record as Record

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gpld import config as options
-from gpld import files, population
+from gpld import config as options, files, population
 from gpld.config import Config
 from gpld.training import logs, provenance, saved
 from gpld.training.score import Score

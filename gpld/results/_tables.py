@@ -20,8 +20,7 @@ from typing import Any
 
 import pandas as pd
 
-from gpld import config as options
-from gpld import files
+from gpld import config as options, files
 from gpld.config import Config, ConfigError
 from gpld.results._collect import read_scores, seconds_at
 from gpld.training import logs, provenance, saved
@@ -215,11 +214,7 @@ def check(tables: Tables, where: str) -> Tables:
     methods: dict[str, RunRecord] = {}
     for run in tables.runs:
         first = methods.setdefault(run.method, run)
-        for name, (one, two) in differences(first.options, run.options).items():
-            raise ConfigError(
-                f"results: {run.name} in {where} is a run of another configuration: {name} is {two!r}, but "
-                f"{one!r} in {first.name}"
-            )
+        refuse_differences(first.options, run, f" in {where}", first.name)
     for name, rows in tables.tables.items():
         unique = [*KEY, "env_steps", *_WITHIN.get(name, ())]
         if (twice := rows.duplicated(unique)).any():
@@ -234,18 +229,19 @@ def check(tables: Tables, where: str) -> Tables:
     return tables
 
 
-def differences(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """Options, other than task and seed, in which two runs differ, with their values.
+def refuse_differences(expected: Mapping[str, Any], run: RunRecord, where: str, source: str) -> None:
+    """Refuse a run in which an option, other than task and seed, is not as `source` has it.
 
-    Runs may be of different versions of the code: an option that one lacks has its default there, as in a
+    Both may be of different versions of the code: an option that one lacks has its default there, as in a
     configuration that is loaded, and options that no longer exist are not compared.
     """
-    found = {}
     for name, default in _plain(options.flat(Config(task=""))).items():
-        values = one.get(name, default), two.get(name, default)
-        if name not in _OWN and values[0] != values[1]:
-            found[name] = values
-    return found
+        one, two = expected.get(name, default), run.options.get(name, default)
+        if name not in _OWN and one != two:
+            raise ConfigError(
+                f"results: {run.name}{where} is a run of another configuration: {name} is {two!r}, but "
+                f"{one!r} in {source}"
+            )
 
 
 def _plain(flat: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pandas as pd
 
-from gpld import config as options
-from gpld import files
+from gpld import config as options, files
 from gpld.config import Config
 from gpld.results._collect import add_score
 from gpld.results._tables import LOGGED, NOT_LOGGED, TABLES, RunRecord, Tables, of_run

@@ -4,8 +4,8 @@ import argparse
 import dataclasses
 import shlex
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,7 +18,7 @@ from gpld.analysis.tables import Format, render
 from gpld.config import ConfigError
 from gpld.envs import opening
 from gpld.studies import _plan, _reuse, _show, _state, _status, _study, _tables
-from gpld.studies._report import write_report
+from gpld.studies._estimate import estimate
 from gpld.studies._run import RunOptions, default_folder, run
 from gpld.studies._study import Study
 from gpld.studies._tables import OpenedResults
@@ -59,12 +59,15 @@ class ShowOptions(NameOptions):
     until: int | None = None
     """Show results up to these env steps only, scores included; all by default."""
 
-    def opened(self) -> AbstractContextManager[OpenedResults]:
-        """The study's results, in its folder or committed."""
+    @contextmanager
+    def opened(self) -> Iterator[OpenedResults]:
+        """The study's results, in its folder or committed; notes about them are printed afterwards."""
         if self.until is not None and self.until <= 0:
             raise ConfigError(f"until: {self.until} is not allowed; it must be positive, in env steps")
-        study, folder = self.find()
-        return _tables.open_results(study, folder, only_there=self.out is not None)
+        with _tables.open_results(*self.find(), only_there=self.out is not None) as study:
+            yield study
+        for note in study.notes:
+            print(f"note: {note}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -118,8 +121,6 @@ def show(arguments: Sequence[str]) -> int:
     if start := study.start.env_steps:
         print(f"all begin with {study.start.init} of a {study.start.method} run of {start:,} env steps")
     print(f"presets: {', '.join(study.presets)}")
-    from gpld.studies._estimate import estimate
-
     plan = _plan.plan(study)
     print(estimate(plan, _reuse.reused(folder, plan)))
     return 0
@@ -131,8 +132,6 @@ def run_study(arguments: Sequence[str]) -> int:
     machine.leave_gpus()
     study = _study.get(options.name)
     folder = (options.out or default_folder(study)).absolute()
-    from gpld.studies._estimate import estimate
-
     plan = _plan.plan(study, members=options.members).only(options.tasks)
     print(f"{study.name}, in {folder}: {estimate(plan, _reuse.reused(folder, plan))}", flush=True)
     try:
@@ -141,9 +140,8 @@ def run_study(arguments: Sequence[str]) -> int:
         return 130
     for failure in _status.failures(states):
         print(f"failed: {failure}", file=sys.stderr)
-    if any(state.kind == "failed" for state in states):
-        return 1
-    return 0 if all(state.kind == "done" for state in states) or not options.wait else 1
+    kinds = {state.kind for state in states}
+    return int("failed" in kinds or (options.wait and bool(kinds - {"done"})))
 
 
 def status(arguments: Sequence[str]) -> int:
@@ -169,7 +167,6 @@ def table(arguments: Sequence[str]) -> int:
         source = _show.source_of(study.data, f"gpld study table {shlex.join(arguments)}")
         plan, rows = _show.truncate(study.plan, options.until), _show.load(study.folder, study.plan)
         found = _show.all_tables(plan, study.folder, rows, source)
-    _print_notes(study)
     print("\n\n".join(render(table, options.format) for table in found) or "no results yet")
     return 0
 
@@ -184,7 +181,6 @@ def figure(arguments: Sequence[str]) -> int:
         paths = _show.save_figures(
             plan, study.folder, rows, source, options.band, options.peers, suffix, study.out
         )
-    _print_notes(study)
     print(*paths, sep="\n")
     return 0
 
@@ -205,15 +201,9 @@ def study_report(arguments: Sequence[str]) -> int:
     """Write a study's report, one HTML page."""
     options = _parse(StudyReportOptions, "report", study_report, arguments)
     with options.opened() as study, opening(study.folder, imports=options.imports):
-        path = _show.write_report(study, until=options.until)
-    _print_notes(study)
+        path = _show.write_study_report(study, until=options.until)
     print(path)
     return 0
-
-
-def _print_notes(study: OpenedResults) -> None:
-    for note in study.notes:
-        print(f"note: {note}", file=sys.stderr)
 
 
 @dataclass(frozen=True)
@@ -254,7 +244,7 @@ def report_command(arguments: Sequence[str], what: str) -> int:
     """The command `gpld report`; `what` describes it."""
     options = tyro.cli(ReportOptions, prog="gpld report", description=what, args=list(arguments))
     with opening(options.runs, imports=options.imports):
-        path = write_report(options.runs, options.out)
+        path = _show.write_report(options.runs, options.out)
     print(path)
     return 0
 

@@ -58,10 +58,7 @@ class CostEstimate(NamedTuple):
 
 
 def estimate(plan: Plan, taken: Mapping[str, str] | None = None) -> CostEstimate:
-    """The cost of a whole plan, including what is done already.
-
-    `taken` are runs that need not be trained, by their names, and the studies that have trained them.
-    """
+    """The cost of a whole plan. `taken` are runs that other studies have trained, by name."""
     seconds, disk, largest, updates = 0.0, 0, 0, 0
     trained = plan.study.work == "train"
     taken = taken or {}
@@ -78,9 +75,8 @@ def estimate(plan: Plan, taken: Mapping[str, str] | None = None) -> CostEstimate
             # A checkpoint is written before the oldest is removed.
             largest = max(largest, count * (config.checkpoint.keep + 1) * (model + needed.replay))
             checkpoint = model + (needed.replay if plan.study.keep_replay else 0)
-            milestones = (
-                config.agent_steps // config.checkpoint.milestones if config.checkpoint.milestones else 0
-            )
+            every = config.checkpoint.milestones
+            milestones = config.agent_steps // every if every else 0
             disk += count * (checkpoint * config.checkpoint.keep + milestones * needed.gradients // 2)
     return CostEstimate(
         runs=sum(count for _, count in [*starts, *groups]),
@@ -104,15 +100,15 @@ def update_ms(config: Config, parameters: int, members: int) -> float:
 
 def spaces_of(config: Config) -> Spaces:
     """The spaces of a task, from one environment."""
-    return _spaces(config.task, config.backend, config.env.pixels)
+    spaces = _vector_spaces(config.task, config.backend)
+    # Known without drawing one, which the machine that a study is started on may not be able to.
+    return envs.pixel_spaces(spaces.actions) if config.env.pixels else spaces
 
 
 @cache
-def _spaces(task: str, backend: str, pixels: bool) -> Spaces:
+def _vector_spaces(task: str, backend: str) -> Spaces:
     with envs.make(task, count=1, seed=0, backend=backend) as env:
-        spaces = env.spaces
-    # Known without drawing one, which the machine that a study is started on may not be able to.
-    return envs.pixel_spaces(spaces.actions) if pixels else spaces
+        return env.spaces
 
 
 def _size(count: int) -> str:

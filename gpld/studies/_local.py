@@ -27,9 +27,8 @@ class LocalRunner:
     """Groups at work on this machine."""
 
     def __init__(self, folder: Path, groups: Sequence[Group], options: LocalOptions, *, retries: int):
-        places = _places(options)
         self._free: queue.SimpleQueue[dict[str, str]] = queue.SimpleQueue()
-        for place in places:
+        for place in (places := _places(options)):
             self._free.put(place)
         self._supervisors: list[Supervisor] = []
         self._lock, self._stopped = threading.Lock(), False
@@ -58,11 +57,8 @@ class LocalRunner:
         """Let all workers save and end."""
         with self._lock:
             self._stopped = True
-        stopping = [threading.Thread(target=supervisor.stop) for supervisor in self._supervisors]
-        for thread in stopping:
-            thread.start()
-        for thread in stopping:
-            thread.join()
+        with ThreadPoolExecutor(max_workers=max(1, len(self._supervisors))) as pool:
+            list(pool.map(Supervisor.stop, self._supervisors))
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def close(self) -> None:

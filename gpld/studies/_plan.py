@@ -4,12 +4,12 @@ import dataclasses
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpld import config as options
-from gpld import files
+from gpld import config as options, files
 from gpld.config import Config, ConfigError, flat
 from gpld.files import DamagedFile
 from gpld.population import PER_RUN
@@ -72,11 +72,10 @@ class Plan:
 
     def only(self, tasks: Sequence[str]) -> "Plan":
         """The groups of some tasks alone, or of all if none is named."""
-        if wrong := [task for task in tasks if task not in self.study.tasks]:
-            raise ConfigError(
-                f"tasks: {wrong[0]!r} is not a task of the study {self.study.name}; "
-                f"it has {', '.join(self.study.tasks)}"
-            )
+        known = self.study.tasks
+        if wrong := [task for task in tasks if task not in known]:
+            there = f"is not a task of the study {self.study.name}; it has {', '.join(known)}"
+            raise ConfigError(f"tasks: {wrong[0]!r} {there}")
         chosen = [group for group in self.groups if not tasks or group.runs[0].task in tasks]
         return dataclasses.replace(self, groups=tuple(chosen))
 
@@ -92,7 +91,12 @@ def read_plan(folder: Path) -> Plan:
     try:
         values = files.read_json(path)
         study = from_dict(values["study"], values["study"]["name"])
-        return Plan(study, tuple(map(_group, values["groups"])))
+        groups = [
+            # Older plans have no start.
+            Group(group["name"], tuple(map(_run, group["runs"])), group.get("start") and _run(group["start"]))
+            for group in values["groups"]
+        ]
+        return Plan(study, tuple(groups))
     except FileNotFoundError:
         raise ConfigError(f"study: nothing has been run in {folder}; `gpld study run` does") from None
     except ConfigError:
@@ -110,11 +114,8 @@ def plan(study: Study, *, members: int = 10) -> Plan:
         for seed in study.seeds
         for method in study.methods
     ]
-    names = [run.name for run in runs]
-    if double := {name for name in names if names.count(name) > 1}:
-        raise ConfigError(
-            f"study: {study.name}: methods with names too much alike: {', '.join(sorted(double))}"
-        )
+    if double := sorted(name for name, n in Counter(run.name for run in runs).items() if n > 1):
+        raise ConfigError(f"study: {study.name}: methods with names too much alike: {', '.join(double)}")
     if study.work == "time":
         return Plan(study, tuple(_timed(runs)))
     if study.start.env_steps and (taken := [run.method for run in runs if f"/{START}/" in run.name]):
@@ -151,11 +152,6 @@ def _with_start(study: Study, group: Group) -> Group:
     task = group.runs[0].task
     start = Run(task, START, study.start.seed, study.start_config(task))
     return dataclasses.replace(group, start=start)
-
-
-def _group(values: dict) -> Group:
-    start = values.get("start")  # older plans have none
-    return Group(values["name"], tuple(map(_run, values["runs"])), _run(start) if start else None)
 
 
 def _run(values: dict) -> Run:

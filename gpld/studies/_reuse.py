@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gpld import config as options
-from gpld import files, population, results
+from gpld import config as options, files, population, results
 from gpld.analysis import rollouts
 from gpld.config import Config, ConfigError
 from gpld.files import DamagedFile
@@ -18,8 +17,6 @@ from gpld.studies import _state
 from gpld.studies._plan import PLAN, Plan, Run, read_plan
 from gpld.training import saved
 
-TAKING = "taking"
-"""Where a reused run is assembled, in the folder of the state, before it is moved."""
 FILMS = ("film", "open-loop")
 """Prefixes of the pictures of a run's last model."""
 
@@ -40,12 +37,8 @@ def identity(config: Config) -> str:
     Task, seed and all options but `saved.FREE`; without a penalty, also without the penalty's options.
     """
     no_penalty = population.method_of(config) == "dreamerv3"
-    free = (*saved.FREE, "agent.penalty.") if no_penalty else saved.FREE
-    values = {
-        name: value
-        for name, value in options.flat(config).items()
-        if name != "env_steps" and not name.startswith(free)
-    }
+    free = (*saved.FREE, "env_steps", *(["agent.penalty."] if no_penalty else []))
+    values = {name: value for name, value in options.flat(config).items() if not name.startswith(free)}
     return json.dumps(values, sort_keys=True)
 
 
@@ -55,7 +48,7 @@ def find_reusable(folder: Path, plan: Plan) -> list[ReusableRun]:
         return []
     missing: dict[str, list[Run]] = {}
     for run in plan.runs:
-        if not _has_started(_state.run_folder(folder, run)):
+        if not any(_state.run_folder(folder, run).glob("*")):  # not started
             missing.setdefault(identity(run.config), []).append(run)
     found: dict[str, ReusableRun] = {}
     for other, theirs in _sibling_studies(folder) if missing else ():
@@ -76,7 +69,7 @@ def reused(folder: Path, plan: Plan) -> dict[str, str]:
 
 def reuse(folder: Path, plan: Plan) -> None:
     """Copy all reusable runs into the study's folder, each in one move."""
-    place = folder / _state.STATE / TAKING
+    place = folder / _state.STATE / "taking"
     shutil.rmtree(place, ignore_errors=True)  # a kill may have left something
     for found in find_reusable(folder, plan):
         partial, path = place / found.run.name, _state.run_folder(folder, found.run)
@@ -88,10 +81,6 @@ def reuse(folder: Path, plan: Plan) -> None:
         partial.rename(path)
         _state.store(folder, plan, found.run)
     shutil.rmtree(place, ignore_errors=True)
-
-
-def _has_started(path: Path) -> bool:
-    return path.exists() and any(path.iterdir())
 
 
 def _sibling_studies(folder: Path) -> Iterator[tuple[Path, Plan]]:

@@ -77,13 +77,18 @@ def run(study: Study, folder: Path | None = None, options: RunOptions | None = N
     for group in left:
         _state.clear_report(folder, group)
     if left:
-        runner = _runner(folder, plan, options)
+        own = getattr(options, options.on)
+        runner: Runner = RUNNERS[options.on](folder, left, own, retries=options.retries)
         with _sigterm_as_interrupt():
             try:
                 if options.wait or not runner.outlives:
                     _watch(folder, plan, runner)
             except KeyboardInterrupt:
-                _stop(runner)
+                if runner.outlives:
+                    print("the jobs continue; `gpld study status` shows their progress", file=sys.stderr)
+                else:
+                    print("letting the workers save; the same command resumes", file=sys.stderr)
+                    runner.stop()
                 raise
             finally:
                 runner.close()
@@ -104,20 +109,13 @@ def _check(options: RunOptions) -> None:
             raise ConfigError(f"{name}: {value} is not allowed; it must be at least {smallest}")
 
 
-def _runner(folder: Path, plan: Plan, options: RunOptions) -> Runner:
-    left = _state.pending(folder, plan)
-    if options.on == "slurm":
-        return SlurmRunner(folder, left, options.slurm, retries=options.retries)
-    if options.on == "ray":
-        return RayRunner(folder, left, options.ray, retries=options.retries)
-    return LocalRunner(folder, left, options.local, retries=options.retries)
+RUNNERS = {"local": LocalRunner, "slurm": SlurmRunner, "ray": RayRunner}
 
 
 def _watch(folder: Path, plan: Plan, runner: Runner) -> None:
     """Show the study's progress until no group is at work."""
-    console = Console()
+    console, printed = Console(), ""
     pending = {group.name for group in _state.pending(folder, plan)}
-    printed = ""
     with Live(console=console, auto_refresh=False) if console.is_terminal else nullcontext() as live:
         while True:
             endings = runner.endings()
@@ -144,11 +142,3 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _stop(runner: Runner) -> None:
-    if runner.outlives:
-        print("the jobs continue; `gpld study status` shows their progress", file=sys.stderr)
-        return
-    print("letting the workers save; the same command resumes", file=sys.stderr)
-    runner.stop()

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from gpld import films as cinema
-from gpld import results
+from gpld import films as cinema, results
 from gpld.analysis import (
     comparisons,
     cost,
@@ -28,9 +27,9 @@ from gpld.analysis.curves import Band, Curve
 from gpld.analysis.tables import Table
 from gpld.config import ConfigError
 from gpld.studies import _state, _status, _times
-from gpld.studies._plan import Plan, Run
-from gpld.studies._study import TASK_GROUPS, Study
-from gpld.studies._tables import OpenedResults
+from gpld.studies._plan import PLAN, Plan, Run, read_plan
+from gpld.studies._study import TASK_GROUPS, Study, get, names
+from gpld.studies._tables import OpenedResults, open_results
 from gpld.training import saved
 
 if TYPE_CHECKING:
@@ -41,6 +40,8 @@ FIGURES = "figures"
 """Folder of the figures, in that of a study."""
 PEERS = ("DreamerV3", "TD-MPC2")
 """Agents of others in the tables of a study that compares with peers."""
+MOST_TILES = 6
+"""With more methods and tasks than this, the tables alone have the returns of a folder of runs."""
 DRAWN_PEERS = ("DreamerV3",)
 """Those in its figures: beside a far stronger agent, the study's methods could not be distinguished."""
 
@@ -79,10 +80,7 @@ def comparison_of(study: Study) -> Comparison:
 
 
 def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
-    """Scores at each of the study's env steps, areas under the curves, statistics, and numbers of others.
-
-    Empty tables are left out.
-    """
+    """Scores at each of the study's env steps, areas under the curves, statistics, and numbers of others."""
     shown, notes = comparison_of(study), [*_unfinished_note(study, rows), source]
     subsets = {
         name: some for name, some in TASK_GROUPS.items() if set(some) < set(study.tasks) and len(some) > 1
@@ -112,8 +110,7 @@ def tables(study: Study, rows: pd.DataFrame, source: str) -> list[Table]:
 
 def _reference_tables(study: Study, subsets: Mapping[str, Sequence[str]]) -> list[Table]:
     """Tables of the numbers of others that a study compares with."""
-    found = []
-    paper = results.paper_scores()
+    found, paper = [], results.paper_scores()
     paper = paper.loc[paper["task"].isin(list(study.tasks)) & paper["method"].isin(list(study.methods))]
     if "paper" in study.compare and len(paper):
         tasks = [task for task in study.tasks if task in set(paper["task"])]
@@ -130,8 +127,7 @@ def _reference_tables(study: Study, subsets: Mapping[str, Sequence[str]]) -> lis
             )
         )
     if "peers" in study.compare:
-        rows = results.peers(agents=PEERS)
-        found.append(comparisons.peer_table(rows, study.tasks, study.env_steps[-1]))
+        found.append(comparisons.peer_table(results.peers(agents=PEERS), study.tasks, study.env_steps[-1]))
     return [table for table in found if table is not None]
 
 
@@ -210,12 +206,12 @@ def save_figures(
 
 def measurements(plan: Plan, folder: Path, name: str) -> pd.DataFrame:
     """Rows of a measurement of trained agents so far, of all runs, by the study's names."""
+    every = {run: rollouts.read_run(_state.run_folder(folder, run), name) for run in plan.runs}
     found = [
-        rows.loc[rows["env_steps"] <= plan.study.env_steps[-1]].assign(run=run.name, method=run.method)
-        for run in plan.runs
-        if len(rows := rollouts.read_run(_state.run_folder(folder, run), name))
+        some.assign(run=run.name, method=run.method)
+        for run, rows in every.items()
+        if len(rows) and len(some := _until_last_step(plan.study, rows))
     ]
-    found = [rows for rows in found if len(rows)]
     return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
 
 
@@ -228,16 +224,11 @@ def sections(plan: Plan, folder: Path, source: str) -> list[report.Section]:
 
 
 def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.FilmEntry], str]:
-    """Films and predictions of the first seed of each method on the study's film tasks, made if missing.
-
-    And why one could not be made, if one could not.
-    """
-    study = plan.study
+    """Films and predictions of the study's film tasks, made if missing; and why one could not be made."""
     found, why = [], ""
     for run in _runs_to_film(plan):
         path = _state.run_folder(folder, run)
-        done = _state.scored(folder, run) >= {study.env_steps[-1]}
-        if make and done:
+        if make and plan.study.env_steps[-1] in _state.scored(folder, run):
             why = _film(path) or why
         found += report.films_of(f"{run.task}, {run.method}, seed {run.seed}", path)
     return found, why
@@ -247,11 +238,9 @@ def _film(run: Path) -> str:
     """Film a run and its predictions unless done; the reason if one cannot be filmed."""
     reasons = []
     if not any(run.glob("open-loop*.png")):
-        _, why = cinema.attempt("predictions", lambda: cinema.film_predictions(saved.load(run), run))
-        reasons.append(why)
+        reasons += cinema.attempt("predictions", lambda: cinema.film_predictions(saved.load(run), run))[1:]
     if not (run / "film.gif").exists():
-        _, why = cinema.attempt("film", lambda: cinema.film(run, run))
-        reasons.append(why)
+        reasons += cinema.attempt("film", lambda: cinema.film(run, run))[1:]
     return "; ".join(filter(None, reasons))
 
 
@@ -315,7 +304,7 @@ def _gain_tile(study: Study, scores: pd.DataFrame, method: str, env_steps: int) 
     )
 
 
-def write_report(found: OpenedResults, *, make_films: bool = True, until: int | None = None) -> Path:
+def write_study_report(found: OpenedResults, *, make_films: bool = True, until: int | None = None) -> Path:
     """Write the study's page, about results up to some env steps or all; its path."""
     plan, folder = found.plan, found.folder
     shown = truncate(plan, until)
@@ -325,8 +314,7 @@ def write_report(found: OpenedResults, *, make_films: bool = True, until: int | 
     if not found.is_committed:
         command += f" --out {shlex.quote(_relative(folder))}"
     source = source_of(found.data, command if until is None else f"{command} --until {until}")
-    make_films = make_films and not found.is_committed
-    made, why = films(shown, folder, make=make_films)
+    made, why = films(shown, folder, make=make_films and not found.is_committed)
     folders = {run.name: _state.run_folder(folder, run) for run in plan.runs}
     page = report.Page(
         title=study.title,
@@ -373,22 +361,93 @@ def source_of(data: Path, command: str) -> str:
 
 
 def _relative(path: Path) -> str:
-    """A path relative to the current folder, if it is inside."""
     return os.path.relpath(path) if path.absolute().is_relative_to(Path.cwd()) else str(path)
 
 
 def _episodes_note(study: Study, scores: pd.DataFrame) -> str:
-    kinds = set(scores["kind"].astype(str))
     checkpoint = f"{study.score_episodes} episodes of a checkpoint for each seed"
-    if kinds <= {"score"}:
+    if set(scores["kind"]) <= {"score"}:
         return checkpoint
     return f"{checkpoint} where it was scored, otherwise its last evaluation while training"
 
 
 def _unfinished_note(study: Study, rows: pd.DataFrame) -> Sequence[str]:
-    """A note about runs that have no results yet."""
-    last = statistics.final_scores(rows, study.env_steps[-1])
     planned = len(study.tasks) * len(study.methods) * len(study.seeds)
-    if len(last) == planned:
+    left = planned - len(statistics.final_scores(rows, study.env_steps[-1]))
+    return [f"{left} of {planned} runs are not finished: numbers are preliminary"] if left else []
+
+
+def write_report(place: str | Path, out: Path | None = None) -> Path:
+    """Write the page about a study, by its name, file or folder, or about the runs in a folder; its path."""
+    folder, study = Path(place), None
+    if str(place) in names() or folder.suffix == ".toml":
+        study = get(place)
+        folder = Path("studies") / study.name
+    elif (folder / PLAN).exists():
+        study = read_plan(folder).study
+    if study is not None:
+        with open_results(study, folder.absolute()) as found:
+            path = write_study_report(found)
+        if out is None:
+            return path
+        out.parent.mkdir(parents=True, exist_ok=True)
+        return path.replace(out)
+    runs = {str(run.relative_to(folder)): run for run in results.runs_in(folder)}
+    if not runs:
+        raise ConfigError(f"runs: {str(place)!r} is not a study, nor a folder that holds runs")
+    return report.write(_page_of_runs(folder, runs), out or folder / REPORT)
+
+
+def _page_of_runs(folder: Path, runs: dict[str, Path]) -> report.Page:
+    rows = results.load(folder)
+    tasks, methods = sorted(rows["task"].unique()), sorted(rows["method"].unique())
+    source = f"data: {folder}; command: gpld report {folder}"
+    tables = []
+    if methods:
+        baseline = next((method for method in results.METHODS if method in methods), methods[0])
+        shown = Comparison(tasks, methods, baseline)
+        aligned, notes = curves.align(rows), [source]
+        scores, areas = statistics.final_scores(rows), statistics.area_scores(rows)
+        about = ["the mean return of a run's evaluations over training, by env steps", source]
+        tables = [comparisons.score_table(scores, shown, title="last evaluations", notes=notes)]
+        if len(areas):
+            tables.append(comparisons.score_table(areas, shown, title="area under the curve", notes=about))
+        if aligned:
+            title = "sample efficiency"
+            tables.append(comparisons.efficiency_table(aligned, shown, title=title, notes=notes))
+    films = [film for name, path in runs.items() for film in report.films_of(name, path)]
+    count = f"{len(runs)} run{'s' * (len(runs) > 1)}"
+    return report.Page(
+        title=f"Runs in {folder.absolute().name}",
+        lead=f"{count} on {', '.join(tasks)}." if tasks else f"{count}.",
+        summary=[] if tasks else ["There is no evaluation yet."],
+        tiles=_last_returns(rows),
+        methods=methods,
+        rows=rows,
+        tables=tables,
+        sections=[
+            report.section_of(name, found, [source])
+            for name in report.MEASURES
+            if len(found := rollouts.read([folder], name))
+        ],
+        films=films,
+        configs=report.configs_of(runs),
+        environment=report.environment_of(runs),
+        source=source,
+    )
+
+
+def _last_returns(rows: pd.DataFrame) -> list[report.Tile]:
+    """The mean last evaluation of each method on each task, if they are few."""
+    summary = statistics.summarise(statistics.final_scores(rows)).to_dict("records")
+    if len(summary) > MOST_TILES:
         return []
-    return [f"{planned - len(last)} of {planned} runs are not finished: numbers are preliminary"]
+    return [
+        report.Tile(
+            f"{row['mean']:.0f}" + (f" \u00b1 {row['std']:.0f}" if row["seeds"] > 1 else ""),
+            f"{row['method']} on {row['task']}",
+            f"return of the last evaluation, {row['seeds']} seed{'s' * (row['seeds'] > 1)}",
+            row["method"],
+        )
+        for row in summary
+    ]

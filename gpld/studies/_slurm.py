@@ -20,7 +20,6 @@ TIMEOUTS = 1000
 """The most times that a job at its time limit is queued again."""
 WARNING_SECONDS = 120
 """How long before its time limit a job gets a signal, so that it can save."""
-
 GRACE_SECONDS = 600
 """Slurm has ended a job long before this time after its signal."""
 
@@ -90,12 +89,9 @@ class SlurmRunner:
     def endings(self) -> dict[str, Ending]:
         """How the groups that are no longer in the queue have ended."""
         queued = _queued()
-        endings: dict[str, Ending] = {}
-        for group in self._groups:
-            if self._ids[group.name] not in queued:
-                kind = _state.read_group(self._folder, group).kind
-                endings[group.name] = kind if kind in ("done", "failed") else "interrupted"
-        return endings
+        ended = [group for group in self._groups if self._ids[group.name] not in queued]
+        kinds = {group.name: _state.read_group(self._folder, group).kind for group in ended}
+        return {name: x if x in ("done", "failed") else "interrupted" for name, x in kinds.items()}
 
     def stop(self) -> None:
         """Take the jobs out of the queue; running ones save first."""

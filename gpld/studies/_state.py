@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -86,10 +86,7 @@ def taken_from(folder: Path, run: Run) -> str:
 
 
 def unmeasured(folder: Path, plan: Plan, run: Run) -> list[int]:
-    """Env steps of saved models of a run that are still to be measured, the latest first.
-
-    Those of models that are scored, and of milestones.
-    """
+    """Env steps of saved models (scored ones, milestones) still to be measured, the latest first."""
     if not plan.study.measures:
         return []
     path = run_folder(folder, run)
@@ -108,10 +105,7 @@ def is_done(folder: Path, plan: Plan, run: Run) -> bool:
 
 
 def store(folder: Path, plan: Plan, run: Run) -> None:
-    """Add what a run has found, up to its last env step in this study, to the study's results.
-
-    Nothing happens on a machine that cannot write them: one that can does so before showing them.
-    """
+    """Add what a run has found to the study's results, on a machine that can write them."""
     path = run_folder(folder, run)
     if (path / saved.CONFIG).exists() and results.can_write():
         rows = results.collect(path, run=run.name, study=plan.study.name, method=run.method)
@@ -128,12 +122,16 @@ def pending(folder: Path, plan: Plan) -> list[Group]:
 @contextmanager
 def report_running(folder: Path, group: Group) -> Iterator[dict[str, str]]:
     """Report that a group is running, until the block ends; failures are to be added to the result."""
-    path, failures = _path(folder, group), {}
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path, failures, stop = _path(folder, group), {}, threading.Event()
     state = GroupState("running", platform.node(), os.getpid(), time.time(), failures)
     _write(path, state)
-    stop = threading.Event()
-    heartbeat = threading.Thread(target=_heartbeat, args=(path, stop), daemon=True)
+
+    def beat() -> None:
+        while not stop.wait(HEARTBEAT_SECONDS):
+            with suppress(OSError):  # a file system that is unavailable for a moment
+                os.utime(path)
+
+    heartbeat = threading.Thread(target=beat, daemon=True)
     heartbeat.start()
     kind: Kind = "interrupted"
     try:
@@ -142,14 +140,13 @@ def report_running(folder: Path, group: Group) -> Iterator[dict[str, str]]:
     finally:
         stop.set()
         heartbeat.join()
-        _write(path, GroupState(kind, state.host, state.pid, state.started, failures))
+        _write(path, replace(state, kind=kind))
 
 
 def report_failure(folder: Path, group: Group, reason: str) -> None:
     """Report why all runs of a group failed, for a worker that cannot."""
-    path = _path(folder, group)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _write(path, GroupState("failed", failures={run.name: reason for run in group.runs}))
+    failures = {run.name: reason for run in group.runs}
+    _write(_path(folder, group), GroupState("failed", failures=failures))
 
 
 def read_group(folder: Path, group: Group) -> GroupState:
@@ -161,12 +158,10 @@ def read_group(folder: Path, group: Group) -> GroupState:
     except FileNotFoundError:
         return GroupState()
     except (ValueError, TypeError, RecursionError) as error:
-        raise DamagedFile(
-            f"{path}: not the state of a worker ({error!r}); move it away to continue"
-        ) from error
-    if state.kind == "running" and silent > LOST_SECONDS:
-        return GroupState("interrupted", state.host, state.pid, state.started)
-    return state
+        reason = f"{path}: not the state of a worker ({error!r}); move it away to continue"
+        raise DamagedFile(reason) from error
+    lost = state.kind == "running" and silent > LOST_SECONDS
+    return replace(state, kind="interrupted", failures={}) if lost else state
 
 
 def clear_report(folder: Path, group: Group) -> None:
@@ -192,10 +187,8 @@ def _run_state(folder: Path, plan: Plan, group: Group, run: Run, reported: Group
     if is_done(folder, plan, run):
         return RunState(run, "done", goal, taken=taken_from(folder, run))
     env_steps, rate = _progress(run_folder(folder, run), reported.started)
-    if run.name in reported.failures:
-        return RunState(
-            run, "failed", env_steps, 0.0, reported.failures[run.name], str(log_path(folder, group))
-        )
+    if reason := reported.failures.get(run.name):
+        return RunState(run, "failed", env_steps, 0.0, reason, str(log_path(folder, group)))
     kind = "waiting" if reported.kind in ("done", "failed") else reported.kind
     return RunState(run, kind, min(env_steps, goal), rate if kind == "running" else 0.0)
 
@@ -212,9 +205,9 @@ def _progress(folder: Path, since: float) -> tuple[int, float]:
         with suppress(ValueError):  # the last may be half written
             point = json.loads(line)
             points.append((point["time"], point["env_steps"]))
-    recent = [point for point in points if point[0] >= since][-200:]
     env_steps = points[-1][1] if points else 0
-    if len(recent) < 2 or recent[-1][0] <= recent[0][0]:
+    recent = [point for point in points if point[0] >= since][-200:]
+    if not recent or recent[-1][0] <= recent[0][0]:
         return env_steps, 0.0
     return env_steps, (recent[-1][1] - recent[0][1]) / (recent[-1][0] - recent[0][0])
 
@@ -224,10 +217,5 @@ def _path(folder: Path, group: Group) -> Path:
 
 
 def _write(path: Path, state: GroupState) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(path, json.dumps(asdict(state), indent=1) + "\n")
-
-
-def _heartbeat(path: Path, stop: threading.Event) -> None:
-    while not stop.wait(HEARTBEAT_SECONDS):
-        with suppress(OSError):  # a file system that is unavailable for a moment
-            os.utime(path)

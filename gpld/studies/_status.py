@@ -26,9 +26,8 @@ def status_table(plan: Plan, states: Sequence[RunState]) -> Table:
     """A row for each task, and the total with the time that is left."""
     right = [Column(kind, justify="right", style=_STYLES[kind]) for kind in KINDS]
     progress = Column("env steps", justify="right")
-    table = Table(
-        Column("task", no_wrap=True), *right, progress, title=f"study {plan.study.name}", title_justify="left"
-    )
+    title = {"title": f"study {plan.study.name}", "title_justify": "left"}
+    table = Table(Column("task", no_wrap=True), *right, progress, **title)
     for task in dict.fromkeys(state.run.task for state in states):
         table.add_row(task, *_cells([state for state in states if state.run.task == task]))
     table.add_section()

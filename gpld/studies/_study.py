@@ -5,7 +5,6 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +19,8 @@ TASK_GROUPS = {
     "dmc": groups.DMC,
 }
 """Names that stand for several tasks in a study's file."""
+
+DEFINITIONS = files("gpld.studies") / "definitions"
 
 Work = Literal["train", "time"]
 Figure = Literal["aggregate", "tasks", "singly", "ablation", "profile", "sensitivity", "quality", "cost"]
@@ -91,11 +92,9 @@ class Study:
     def config(self, task: str, method: str, seed: int) -> Config:
         """The validated configuration of a run."""
         config = override(with_presets(Config(task), self.presets), self.options)
-        own = {name: value for name, value in self.methods[method].items() if name != "method"}
-        if "method" in self.methods[method]:
-            config = with_method(config, self.methods[method]["method"], own)
-        else:
-            config = override(config, own)
+        own = dict(self.methods[method])
+        base = own.pop("method", None)
+        config = with_method(config, base, own) if base else override(config, own)
         config = override(config, {"seed": seed, "env_steps": self.env_steps[-1]})
         validate(config)
         return config
@@ -117,18 +116,16 @@ class Study:
 
 def names() -> list[str]:
     """Studies that come with this package."""
-    found = (Path(entry.name) for entry in _definitions().iterdir())
-    return sorted(path.stem for path in found if path.suffix == ".toml")
+    return sorted(entry.name[:-5] for entry in DEFINITIONS.iterdir() if entry.name.endswith(".toml"))
 
 
 def get(name: str | Path) -> Study:
     """A study by its name, or a user's own by the path of its file."""
     if str(name) in names():
-        return parse((_definitions() / f"{name}.toml").read_text(), str(name))
+        return parse((DEFINITIONS / f"{name}.toml").read_text(), str(name))
     path = Path(name)
     if path.suffix != ".toml":
-        near = suggestion(str(name), tuple(names()))
-        known = near or f"; there are {', '.join(names())}"
+        known = suggestion(str(name), tuple(names())) or f"; there are {', '.join(names())}"
         raise ConfigError(f"study: {str(name)!r} is not a study, nor a file that ends with .toml{known}")
     try:
         return parse(path.read_text(), path.stem)
@@ -184,7 +181,3 @@ def _validate(study: Study) -> None:
         if not holds:
             value = getattr(study, entry)
             raise ConfigError(f"study: {study.name}: {entry}: {value!r} is not allowed; it must be {allowed}")
-
-
-def _definitions() -> Traversable:
-    return files("gpld.studies") / "definitions"

@@ -54,14 +54,12 @@ class Supervisor:
             if status - 128 in _STOP_SIGNALS or -status in _STOP_SIGNALS:
                 return "interrupted"
             if status > 0:
-                _state.report_failure(
-                    self._folder, self._group, f"its worker could not start (exit status {status})"
-                )
-                return "failed"
-        times = f"{self._retries + 1} times" if self._retries else "once"
-        _state.report_failure(
-            self._folder, self._group, f"its worker was killed {times}, last by signal {-status}"
-        )
+                reason = f"its worker could not start (exit status {status})"
+                break
+        else:
+            times = f"{self._retries + 1} times" if self._retries else "once"
+            reason = f"its worker was killed {times}, last by signal {-status}"
+        _state.report_failure(self._folder, self._group, reason)
         return "failed"
 
     def request_stop(self) -> None:
@@ -73,13 +71,11 @@ class Supervisor:
     def stop(self, seconds: float = SAVE_SECONDS) -> None:
         """Let the worker save and end; after `seconds`, end it."""
         self.request_stop()
-        process = self._process
-        if process is None:
-            return
-        try:
-            process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            process.kill()
+        if self._process is not None:
+            try:
+                self._process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
 
     def _attempt(self, log: IO[str]) -> int:
         # A session of its own, so that Ctrl-C does not reach it; no SIGUSR2, which Slurm sends to all.

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import gpld
-from gpld import config as options
-from gpld import results
+from gpld import config as options, results
 from gpld.config import ConfigError
-from gpld.results import RunRecord, Tables
+from gpld.results import Tables
 from gpld.studies import _state
 from gpld.studies._plan import PLAN, Plan, Run, plan, read_plan
 from gpld.studies._study import Study
@@ -36,7 +35,9 @@ def export(study: Study, folder: Path, to: Path | None = None, *, commit: str = 
         raise ConfigError(f"study: there are no runs of {study.name} in {folder}")
     tables = results.collect_tables(_as_json(study), folders)
     if commit:
-        tables = replace(tables, runs=tuple(_with_commit(run, commit) for run in tables.runs))
+        known = {"git": {"commit": commit, "dirty": False}}
+        runs = [replace(run, provenance={**run.provenance, **known}) for run in tables.runs]
+        tables = replace(tables, runs=tuple(runs))
     if (to / results.RUNS).exists():
         tables = results.merge(results.read_tables(to), tables)
     _check_options(study, tables)
@@ -84,10 +85,7 @@ def open_results(study: Study, folder: Path, *, only_there: bool = False) -> Ite
 
 
 def unpack_committed(study: Study, folder: Path, tables_folder: Path | None = None) -> int:
-    """Unpack a study's committed runs into its folder; how many there are.
-
-    The study then trains the runs that are missing, and other studies can use these. They have no models.
-    """
+    """Unpack a study's committed runs, which have no models, into its folder; how many there are."""
     if (folder / PLAN).exists():
         raise ConfigError(f"study: {study.name} has been run in {folder}; name another folder with --out")
     tables_folder = tables_folder or committed(study)
@@ -123,11 +121,7 @@ def _check_options(study: Study, tables: Tables) -> None:
         if run.key not in configs:
             raise ConfigError(f"results: {run.name} is not a run of {study.name}")
         expected = json.loads(json.dumps(options.flat(configs[run.key])))
-        for name, (one, two) in results.differences(expected, run.options).items():
-            raise ConfigError(
-                f"results: {run.name} is a run of another configuration: {name} is {two!r}, but {one!r} in "
-                f"the definition of {study.name}"
-            )
+        results.refuse_differences(expected, run, "", f"the definition of {study.name}")
 
 
 def _key(run: Run) -> tuple[str, str, int]:
@@ -137,10 +131,6 @@ def _key(run: Run) -> tuple[str, str, int]:
 def _as_json(study: Study) -> dict[str, Any]:
     """A definition as JSON."""
     return json.loads(json.dumps(dataclasses.asdict(study)))
-
-
-def _with_commit(run: RunRecord, commit: str) -> RunRecord:
-    return replace(run, provenance={**run.provenance, "git": {"commit": commit, "dirty": False}})
 
 
 def _short(value: object) -> str:

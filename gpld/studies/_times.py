@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from gpld import config as options
-from gpld import files
+from gpld import config as options, files
 from gpld.analysis import cost
 from gpld.analysis.tables import Table
 from gpld.studies import _state
@@ -34,14 +33,9 @@ def measure(folder: Path, plan: Plan, group: Group) -> None:
 def load(plan: Plan, folder: Path) -> pd.DataFrame:
     """Measurements so far: a row for each run, with the columns of `cost.measure`."""
     paths = [_state.run_folder(folder, run) / _state.TIMES for run in plan.runs]
-    found = [_read(path) for path in paths if path.exists()]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-
-
-def _read(path: Path) -> pd.DataFrame:
-    """The row of a run; a baseline has no estimator, which is the empty text and no missing number."""
-    rows = pd.read_csv(path)
-    return rows.assign(estimator=["" if pd.isna(x) else str(x) for x in rows["estimator"]])
+    # A baseline has no estimator, which is the empty text and no missing number.
+    rows = [pd.read_csv(path).astype({"estimator": object}) for path in paths if path.exists()]
+    return pd.concat(rows, ignore_index=True).fillna({"estimator": ""}) if rows else pd.DataFrame()
 
 
 def tables(plan: Plan, folder: Path, source: str) -> list[Table]:

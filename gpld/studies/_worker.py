@@ -22,8 +22,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gpld import config as options
-from gpld import files, results
+from gpld import config as options, files, results
+from gpld.analysis import quality, rollouts, sensitivity
 from gpld.config import Config, ConfigError
 from gpld.population import Member
 from gpld.studies import _state, _times
@@ -56,20 +56,18 @@ def work(folder: Path, group: Group, plan: Plan) -> int:
 def _train(folder: Path, plan: Plan, group: Group, failures: dict[str, str]) -> None:
     """Train and score what is left of a group, after the run that its runs start from."""
     begin = {}
-    if group.start is not None:
-        _train_start(folder, plan, group.start, failures)
-        if group.start.name in failures:
-            failures |= {run.name: f"{group.start.name}, which it starts from, failed" for run in group.runs}
-        begin = {
-            "init_from": str(_state.run_folder(folder, group.start)),
-            "init": plan.study.start.init,
-        }
+    if (start := group.start) is not None:
+        with _exclusive(folder, start.name.replace("/", "-")):  # workers of other groups wait for it
+            if not _state.is_done(folder, plan, start):
+                _advance(folder, plan, [start], start.config.env_steps, failures)
+        if start.name in failures:
+            failures |= {run.name: f"{start.name}, which it starts from, failed" for run in group.runs}
+        begin = {"init_from": str(_state.run_folder(folder, start)), "init": plan.study.start.init}
     for env_steps in plan.study.env_steps:
         left = [run for run in group.runs if env_steps not in _state.scored(folder, run)]
         left = [replace(run, config=replace(run.config, **begin)) for run in left if run.name not in failures]
-        if group.start is not None:
-            for run in left:
-                _update_init_from(_state.run_folder(folder, run) / saved.CONFIG, folder, group.start)
+        for run in left if start else ():
+            _update_init_from(_state.run_folder(folder, run) / saved.CONFIG, folder, start)
         _advance(folder, plan, left, env_steps, failures)
         # Before training continues: the checkpoint will be replaced.
         _measure(folder, plan, group, failures, only=env_steps)
@@ -83,13 +81,6 @@ def _update_init_from(config: Path, folder: Path, start: Run) -> None:
         before = options.load(config) if config.exists() else None
         if before and Path(before.init_from).parts[-len(inside) :] == inside:
             options.save(replace(before, init_from=str(folder.joinpath(*inside))), config)
-
-
-def _train_start(folder: Path, plan: Plan, start: Run, failures: dict[str, str]) -> None:
-    """Train a run that others start from: the first worker does, and those of other groups wait."""
-    with _exclusive(folder, start.name.replace("/", "-")):
-        if not _state.is_done(folder, plan, start):
-            _advance(folder, plan, [start], start.config.env_steps, failures)
 
 
 def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, failures: dict[str, str]) -> None:
@@ -173,20 +164,14 @@ def _measure(
         for step in _state.unmeasured(folder, plan, run)
         if run.name not in failures and only in (None, step)
     ]
+    kinds = {kind.NAME: kind.measure for kind in (sensitivity, quality)}
     for step, run in sorted(models, key=lambda model: -model[0]):
+        path = _state.run_folder(folder, run)
+        left = [name for name in plan.study.measures if step not in rollouts.measured_steps(path, name)]
         try:
-            _measure_one(_state.run_folder(folder, run), plan, step)
+            rollouts.measure_all(path, {name: kinds[name] for name in left}, step=step)
         except Exception as error:
             _record_failure(failures, run, error)
-
-
-def _measure_one(path: Path, plan: Plan, step: int) -> None:
-    """Measure what has not been of a run's model of `step`."""
-    from gpld.analysis import quality, rollouts, sensitivity
-
-    kinds = {kind.NAME: kind.measure for kind in (sensitivity, quality)}
-    left = [name for name in plan.study.measures if step not in rollouts.measured_steps(path, name)]
-    rollouts.measure_all(path, {name: kinds[name] for name in left}, step=step)
 
 
 def _record_failure(failures: dict[str, str], run: Run, error: Exception) -> None:
@@ -237,12 +222,12 @@ def main(arguments: Sequence[str]) -> int:
         return work(folder, group, plan)
 
 
-def _interrupt(number: int, _: object) -> None:
-    raise Interrupted(number)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _interrupt)  # training handles signals itself
+
+    def interrupt(number: int, _: object) -> None:
+        raise Interrupted(number)
+
+    signal.signal(signal.SIGTERM, interrupt)  # training handles signals itself
     try:
         sys.exit(main(sys.argv[1:]))
     except Interrupted as interrupted:

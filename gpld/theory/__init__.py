@@ -8,46 +8,35 @@
 """
 
 from gpld.theory._estimators import (
-    ConvergenceError,
-    Estimate,
-    error,
-    maximum_likelihood,
-    neighbour_laplacian,
-    sample_counts,
-    smoothed,
+    ConvergenceError as ConvergenceError,
+    Estimate as Estimate,
+    error as error,
+    maximum_likelihood as maximum_likelihood,
+    neighbour_laplacian as neighbour_laplacian,
+    sample_counts as sample_counts,
+    smoothed as smoothed,
 )
-from gpld.theory._experiments import ESTIMATORS, MDPS, by_data, by_weight, gains, intervals
-from gpld.theory._figures import FIGURES, Drawn, chosen, save
-from gpld.theory._limits import direction_limit, rate, smooth_map, step_limit
-from gpld.theory._mdps import EmbeddedMDP, grid, normal_law, pendulum, random_flow, random_smooth, shuffled
-
-__all__ = [
-    "ESTIMATORS",
-    "FIGURES",
-    "MDPS",
-    "ConvergenceError",
-    "Drawn",
-    "EmbeddedMDP",
-    "Estimate",
-    "by_data",
-    "by_weight",
-    "chosen",
-    "direction_limit",
-    "error",
-    "gains",
-    "grid",
-    "intervals",
-    "maximum_likelihood",
-    "neighbour_laplacian",
-    "normal_law",
-    "pendulum",
-    "random_flow",
-    "random_smooth",
-    "rate",
-    "sample_counts",
-    "save",
-    "shuffled",
-    "smooth_map",
-    "smoothed",
-    "step_limit",
-]
+from gpld.theory._experiments import (
+    ESTIMATORS as ESTIMATORS,
+    MDPS as MDPS,
+    by_data as by_data,
+    by_weight as by_weight,
+    gains as gains,
+    intervals as intervals,
+)
+from gpld.theory._figures import FIGURES as FIGURES, Drawn as Drawn, chosen as chosen, save as save
+from gpld.theory._limits import (
+    direction_limit as direction_limit,
+    rate as rate,
+    smooth_map as smooth_map,
+    step_limit as step_limit,
+)
+from gpld.theory._mdps import (
+    EmbeddedMDP as EmbeddedMDP,
+    grid as grid,
+    normal_law as normal_law,
+    pendulum as pendulum,
+    random_flow as random_flow,
+    random_smooth as random_smooth,
+    shuffled as shuffled,
+)

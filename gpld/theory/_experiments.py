@@ -57,10 +57,7 @@ def by_data(
     estimators: Sequence[str] = tuple(ESTIMATORS),
     progress: Progress = iter,
 ) -> pandas.DataFrame:
-    """Errors of all estimators: a row for every `mdp`, `seed`, `visits` and `estimator`.
-
-    A seed makes the data, and the MDP if it is a random one; all estimators see the same data.
-    """
+    """A row for every `mdp`, `seed` (of data and random MDPs), `visits` and `estimator`, with its error."""
     rows = []
     for seed in progress(range(seeds)):
         for mdp in (MDPS[name](seed) for name in mdps):

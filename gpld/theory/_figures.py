@@ -9,8 +9,7 @@ import pandas
 
 from gpld import files
 from gpld.config import ConfigError
-from gpld.theory import _experiments as experiments
-from gpld.theory import _limits as limits
+from gpld.theory import _experiments as experiments, _limits as limits
 from gpld.theory._estimators import error, maximum_likelihood, sample_counts, smoothed
 from gpld.theory._experiments import BASE, ESTIMATORS, FEW, LIKELIHOOD, Progress
 from gpld.theory._mdps import grid

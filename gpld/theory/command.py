@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import pandas
 import tyro
 
+from gpld.analysis.tables import rich_table
 from gpld.config import check_numbers
 from gpld.theory._figures import FIGURES, chosen, save
 
@@ -41,15 +41,6 @@ def run(arguments: Sequence[str], description: str) -> int:
 
         drawn = FIGURES[name](options.seeds, progress)
         console.print(f"{name}: {str(FIGURES[name].__doc__).splitlines()[0]}")
-        console.print(_table(drawn.summary))
+        console.print(rich_table(drawn.summary))
         console.print(*save(name, drawn, options.out), soft_wrap=True, highlight=False)
     return 0
-
-
-def _table(frame: pandas.DataFrame):
-    from rich.table import Table
-
-    table = Table(*map(str, frame.columns))
-    for row in frame.itertuples(index=False):
-        table.add_row(*(f"{x:.3g}" if isinstance(x, float) else str(x) for x in row))
-    return table

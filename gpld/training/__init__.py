@@ -1,9 +1,10 @@
 """Training and evaluation of runs, their checkpoints and logs."""
 
 from gpld.training.checkpoints import CheckpointError as CheckpointError
-from gpld.training.evaluation import evaluate as evaluate
-from gpld.training.evaluation import play as play
-from gpld.training.loop import Result as Result
-from gpld.training.loop import TrainingStopped as TrainingStopped
-from gpld.training.loop import train as train
-from gpld.training.loop import train_all as train_all
+from gpld.training.evaluation import evaluate as evaluate, play as play
+from gpld.training.loop import (
+    Result as Result,
+    TrainingStopped as TrainingStopped,
+    train as train,
+    train_all as train_all,
+)

@@ -1,6 +1,6 @@
 """Which runs are trained together: those at the same step, as many of them as fit into memory."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,8 +9,8 @@ from gpld.config import Config
 from gpld.memory import fit, memory_estimate
 from gpld.population import Member
 from gpld.replay import Storage
-from gpld.training.checkpoints import CheckpointError, complete, newest_good, saved_steps
-from gpld.training.checkpoints._manifest import Damaged, Manifest
+from gpld.training.checkpoints import complete, newest_good, saved_steps
+from gpld.training.checkpoints._manifest import Manifest
 from gpld.training.saved import CHECKPOINTS
 from gpld.types import Spaces
 
@@ -36,22 +36,10 @@ def newest(member: Member) -> int:
 def finished_at(member: Member) -> int | None:
     """Env steps at which a run was finished, or None if it is not."""
     steps, config = newest(member), member.config
-    reached = steps // config.env.action_repeat >= config.agent_steps
-    return steps if reached and not _postponed(member, steps) else None
-
-
-def _postponed(member: Member, steps: int) -> bool:
-    """Whether the evaluation at `steps` was postponed because of a signal."""
-    try:
-        manifest = Manifest.read(member.folder / CHECKPOINTS / f"{steps:012d}", steps)
-    except (Damaged, CheckpointError):
-        return False
-    return bool(manifest.info.get(POSTPONED))
-
-
-def by_step(steps: Mapping[Path, int], members: Sequence[Member]) -> list[list[Member]]:
-    """Runs at the same step, those furthest behind first."""
-    return [[m for m in members if steps[m.folder] == step] for step in sorted(set(steps.values()))]
+    if steps // config.env.action_repeat < config.agent_steps:
+        return None
+    manifest = Manifest.try_read(member.folder / CHECKPOINTS / f"{steps:012d}", steps)
+    return None if manifest and manifest.info.get(POSTPONED) else steps
 
 
 def resume_steps(members: Sequence[Member]) -> dict[Path, int]:
@@ -70,11 +58,13 @@ def plan(
     free = machine.device_memory().free, machine.host_memory().free
     groups, messages = [], []
     steps = resume_steps(members)
-    parts = by_step(steps, members)
+    # The runs that are furthest behind first.
+    parts = {step: [m for m in members if steps[m.folder] == step] for step in sorted(set(steps.values()))}
     if len(parts) > 1:
-        where = "; ".join(f"{_names(part)} at {steps[part[0].folder]:,}" for part in parts)
+        names = {step: ", ".join(member.name for member in part) for step, part in parts.items()}
+        where = "; ".join(f"{some} at {step:,}" for step, some in names.items())
         messages.append(f"runs at different env steps are trained in turn: {where}")
-    for part in parts:
+    for part in parts.values():
         found = fit(shared, estimate, len(part), devices, *free)
         messages.append(found.message)
         fresh, rest = not any(newest(member) for member in part), list(part)
@@ -82,7 +72,3 @@ def plan(
             groups.append(RunGroup(rest[:size], fresh, found.storage))
             rest = rest[size:]
     return groups, list(dict.fromkeys(messages))
-
-
-def _names(part: Sequence[Member]) -> str:
-    return ", ".join(member.name for member in part)

@@ -7,8 +7,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from gpld import config as options
-from gpld import files
+from gpld import config as options, files
 from gpld.config import Config, ConfigError
 from gpld.training.saved import CONFIG, FREE, PLACES
 from gpld.training.warm_start import PARTS

@@ -59,22 +59,14 @@ class RandomKeys(NamedTuple):
         return stack([cls.of(seed) for seed in seeds])
 
 
+@jax.jit
 def stack(runs: Sequence[PyTree]) -> PyTree:
     """Trees of single runs as one with a run axis."""
-    return _stack(*runs)
-
-
-@jax.jit
-def _stack(*runs: PyTree) -> PyTree:
     return jax.tree.map(lambda *x: jnp.stack(x), *runs)
 
 
 def init(
-    config: Config,
-    spaces: Spaces,
-    storage: replay.Storage,
-    runs: Sequence[Config],
-    mesh: Mesh | None = None,
+    config: Config, spaces: Spaces, storage: replay.Storage, runs: Sequence[Config], mesh: Mesh | None = None
 ) -> TrainState:
     """Fresh agents and empty replays. `config` is what the runs share."""
     keys = RandomKeys.of_all([run.seed for run in runs])
@@ -146,17 +138,12 @@ def metric_shapes(config: AgentConfig, options: ReplayConfig, spaces: Spaces) ->
     """Shapes of the metrics of one run's update."""
 
     def one(key: PRNGKeyArray) -> Sums:
-        state = agent.init(config, spaces, key)
-        return _traced_update(config, state, _example(config, options, spaces))[2]
+        sizes = config.model
+        empty = replay.init(spaces, 1, options.length + 1, sizes.deter, sizes.stoch, config.compute)
+        batch = replay.sample(empty, key, options.batch, options.length)[1]
+        return _traced_update(config, agent.init(config, spaces, key), batch)[2]
 
     return jax.eval_shape(one, jax.random.key(0))
-
-
-def _example(config: AgentConfig, options: ReplayConfig, spaces: Spaces) -> Batch:
-    """A batch of the right shapes."""
-    sizes = config.model
-    empty = replay.init(spaces, 1, options.length + 1, sizes.deter, sizes.stoch, config.compute)
-    return replay.sample(empty, jax.random.key(0), options.batch, options.length)[1]
 
 
 def own_metrics(config: Config, names: Sequence[str]) -> list[str]:

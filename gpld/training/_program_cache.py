@@ -12,6 +12,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from importlib.metadata import distributions
@@ -136,7 +137,7 @@ def _build() -> tuple[str, ...]:
     """Code, versions, device and settings, which decide with the signature what is compiled."""
     device = jax.local_devices()[0]
     # Settings of caches and logs change nothing that is compiled.
-    settings = {name: str(value) for name, value in jax.config.values.items() if not _is_irrelevant(name)}
+    settings = {name: str(x) for name, x in jax.config.values.items() if not re.search(_IRRELEVANT, name)}
     return (
         _CODE,
         *_packages(),
@@ -147,16 +148,12 @@ def _build() -> tuple[str, ...]:
     )
 
 
-def _is_irrelevant(setting: str) -> bool:
-    return any(word in setting for word in ("cache", "log", "dump", "traceback"))
+_IRRELEVANT = "cache|log|dump|traceback"
 
 
 def _digest(package: Path) -> str:
-    """The hash of a package's code."""
-    digest = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        digest.update(str(path.relative_to(package)).encode() + path.read_bytes())
-    return digest.hexdigest()
+    code = (str(path.relative_to(package)).encode() + path.read_bytes() for path in package.rglob("*.py"))
+    return hashlib.sha256(b"".join(sorted(code))).hexdigest()
 
 
 _CODE = _digest(Path(gpld.__file__).parent)

@@ -41,9 +41,8 @@ def evaluate(
     `[1, episodes, ...]`. What it raises ends the evaluation.
     """
     model, keys = jax.tree.map(lambda x: x[None], (model, key))
-    return evaluate_all([config], model, episodes=episodes, number=number, keys=keys, task=task, watch=watch)[
-        0
-    ]
+    played = {"episodes": episodes, "number": number, "task": task, "watch": watch}
+    return evaluate_all([config], model, keys=keys, **played)[0]
 
 
 def evaluate_all(
@@ -130,17 +129,13 @@ def play(
     model: Model,
     env: VectorEnv,
     key: PRNGKeyArray,
-    watch: Callable[[Step], None] | None = None,
+    watch: Callable[[Step], None] = lambda step: None,
     limit: int | None = None,
 ) -> list[float]:
-    """Returns of the first episode of every stream, up to `limit` agent steps of it.
-
-    `watch(step)` is called after each step of all.
-    """
+    """Returns of the first episode of every stream, up to `limit` agent steps; `watch` sees every step."""
 
     def watch_run(step: Step) -> None:
-        if watch:
-            watch(jax.tree.map(lambda x: x[0], step))
+        watch(jax.tree.map(lambda x: x[0], step))
 
     model, keys = jax.tree.map(lambda x: x[None], (model, key))
     return _play(config, model, Fleet([env]), keys, watch_run, limit=limit)[0]

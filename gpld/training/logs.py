@@ -24,7 +24,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, SupportsFloat, runtime_checkable
+from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import numpy as np
 
@@ -82,23 +82,21 @@ class Logs:
             _log.warning("%s", reason)
         self.undone = f"{lines} lines of metrics after the checkpoint are kept in {UNDONE}" if lines else ""
         """A message about lines of an earlier attempt, or nothing."""
-        self._sinks: list[_Sink] = []
-        self._board: _TensorBoard | None = None
-        self._closing = ExitStack()
-        with self._closing as undo:  # if a sink cannot be opened
-            self._metrics = _Metrics(self.path)
-            self._add(self._metrics)
-            self._add(_Timing(folder / TIMING))
-            if config.tensorboard:
-                self._board = _TensorBoard(folder, hyperparameters, last + 1)
-                self._add(self._board)
-            if config.wandb:
-                self._add(_WandB(folder, hyperparameters))
-            self._closing = undo.pop_all()
+        with ExitStack() as stack:  # closes what was opened if a sink cannot be
 
-    def _add(self, sink: "_Sink") -> None:
-        self._sinks.append(sink)
-        self._closing.callback(sink.close)
+            def opened(sink: Any) -> Any:
+                stack.callback(sink.close)
+                return sink
+
+            self._metrics = opened(_Metrics(self.path))
+            self._sinks: list[Any] = [self._metrics, opened(_Timing(folder / TIMING))]
+            self._board = None
+            if config.tensorboard:
+                self._board = opened(_TensorBoard(folder, hyperparameters, last + 1))
+                self._sinks.append(self._board)
+            if config.wandb:
+                self._sinks.append(opened(_WandB(folder, hyperparameters)))
+            self._closing = stack.pop_all()
 
     def scalars(self, env_steps: int, updates: int, values: Mapping[str, SupportsFloat]) -> None:
         """Log values at a number of env steps and updates; both never decrease."""
@@ -155,13 +153,6 @@ def evaluations(folder: Path) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros(0), np.zeros(0)
     found = metrics.dropna(subset=["eval/return"])
     return np.asarray(found["env_steps"]), np.asarray(found["eval/return"])
-
-
-@runtime_checkable
-class _Sink(Protocol):
-    def write(self, env_steps: int, updates: int, values: Mapping[str, float]) -> None: ...
-    def flush(self) -> None: ...
-    def close(self) -> None: ...
 
 
 class _Lines:
@@ -280,10 +271,7 @@ class _TensorBoard(_Events):
 
 
 def show_pictures(folder: Path, env_steps: int, pictures: Mapping[str, Path]) -> None:
-    """Write pictures of a run (PNG, or GIF, which moves) for TensorBoard by their names.
-
-    Earlier ones at the same env steps are replaced.
-    """
+    """Write pictures of a run (PNG or GIF) for TensorBoard, in place of those of the same env steps."""
     suffix = f".pictures-{env_steps}"
     for earlier in folder.glob(f"events.out.tfevents.*{suffix}"):
         earlier.unlink()
@@ -358,10 +346,9 @@ def _untimed(folder: Path) -> str:
         {(row["env_steps"], row["updates"]) for _, row in _lines.rows(folder / name)}
         for name in (METRICS, TIMING)
     )
-    missing = len(lines - times)
-    return (
-        f"{folder / TIMING} lacks {missing} lines that {METRICS} has: times are not known" if missing else ""
-    )
+    if missing := len(lines - times):
+        return f"{folder / TIMING} lacks {missing} lines that {METRICS} has: times are not known"
+    return ""
 
 
 def _shorter(folder: Path) -> str:
@@ -374,10 +361,7 @@ def _shorter(folder: Path) -> str:
 
 
 def _cut(path: Path, last: int | float, undone: Path | None = None) -> int:
-    """Drop the lines after env step `last`, and a torn line, all at once or not at all; the number of lines.
-
-    They are first appended to the file `undone`.
-    """
+    """Move the lines after env step `last` to the file `undone`, and drop a torn one; how many were moved."""
     if not path.exists():
         return 0
     rows = list(_lines.rows(path))

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
+from typing import Literal, NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +24,7 @@ import numpy as np
 from jaxtyping import Float32
 from rich.console import Console
 
-from gpld import config as options
-from gpld import machine, population
+from gpld import config as options, machine, population
 from gpld.agent import AgentState
 from gpld.config import Config
 from gpld.display.curve import title_of
@@ -106,9 +105,8 @@ def train_all(members: Sequence[Member], *, task: EnvFactory | None = None, devi
         raise
     except OSError as error:
         reason = f"{error.filename or members[0].folder}: {error.strerror or error}"
-        raise TrainingStopped(
-            f"{reason}. When that is fixed, the same command resumes from the last checkpoint"
-        ) from error
+        reason = f"{reason}. When that is fixed, the same command resumes from the last checkpoint"
+        raise TrainingStopped(reason) from error
     return [results[member.folder] for member in members]
 
 
@@ -146,18 +144,16 @@ def _train_group(
         stop = None
         while not training.finished and stop is None:
             training.advance()
-            stop = interrupted() if jax.process_count() == 1 else _agreed_signal(training, interrupted)
+            if jax.process_count() == 1:
+                stop = interrupted()
+            elif training.iterations % 100 == 0:  # rarely: processes wait for each other to agree
+                stop = _devices.agreed(interrupted())
         if not training.finished:
             reached = f"{training.env_steps:,} env steps"
             training.progress.message(f"interrupted at {reached}; the same command resumes")
         training.save()
         why = None if training.finished else stop
         return {m.folder: Result(m.folder, training.env_steps, training.finished, why) for m in group.members}
-
-
-def _agreed_signal(training: "Training", interrupted: Callable[[], int | None]) -> int | None:
-    """The signal that interrupts a run of several processes; rarely asked, for they wait for each other."""
-    return _devices.agreed(interrupted()) if training.iterations % 100 == 0 else None
 
 
 class Training:
@@ -252,10 +248,7 @@ class Training:
         return self.agent_steps >= self.config.agent_steps
 
     def advance(self) -> None:
-        """One agent step in every environment, and the updates that are due after it.
-
-        Or the evaluation that was postponed.
-        """
+        """One agent step in every environment and the updates that are due, or a postponed evaluation."""
         if self._postponed:
             self._evaluate()
             return
@@ -375,16 +368,9 @@ class Training:
             self._postponed = True
             return
         self._postponed = False
-        self._show(
-            [
-                {
-                    "eval/return": float(np.mean(own)),
-                    "eval/return_std": float(np.std(own)),
-                    "eval/episodes": float(len(own)),
-                }
-                for own in returns
-            ]
-        )
+        names = ("eval/return", "eval/return_std", "eval/episodes")
+        numbers = [(float(np.mean(own)), float(np.std(own)), float(len(own))) for own in returns]
+        self._show([dict(zip(names, own, strict=True)) for own in numbers])
         for logs, seen in zip(self.logs, recording.images, strict=_devices.writes()):
             logs.films(self.env_steps, {f"films/{name}": pictures for name, pictures in seen.items()})
 
@@ -411,35 +397,28 @@ class Training:
             return
         for logs in self.logs:
             logs.flush()
-        arrays, memory, sums = _devices.local((self._arrays(), self.state.replay, self.state.sums))
+        agents = {
+            "agent": _without_hyper(self.state.agent),
+            "carry": self.state.carry,
+            "recent": self.episodes,  # the name in checkpoints
+            "waiting": self._waiting,
+        }
+        arrays, memory, sums = _devices.local((agents, self.state.replay, self.state.sums))
         sums = jax.device_get(sums)
+        names = [_program.own_metrics(member.config, list(sums)) for member in self.members]
         save_all(
             self.checkpoints,
             self.env_steps,
             arrays,
             memory,
-            own=[self._own_sums(sums, run) for run in range(len(self.members))],
+            # The sums that each run would have if it were alone.
+            own=[{"sums": {name: sums[name][run] for name in own}} for run, own in enumerate(names)],
             blobs=[
                 {"env": state, MARK: logs.mark()}
                 for state, logs in zip(self.env.save(), self.logs, strict=True)
             ],
             info={"iterations": self.iterations, "updates": self.updates, POSTPONED: self._postponed},
         )
-
-    def _arrays(self) -> dict[str, Any]:
-        """The arrays of a checkpoint besides replay and sums, with a leading run axis."""
-        state = self.state
-        return {
-            "agent": _without_hyper(state.agent),
-            "carry": state.carry,
-            "recent": self.episodes,  # the name in checkpoints
-            "waiting": self._waiting,
-        }
-
-    def _own_sums(self, sums: dict[str, np.ndarray], run: int) -> dict[str, Any]:
-        """The sums that a run would have if it were alone."""
-        own = _program.own_metrics(self.members[run].config, list(sums))
-        return {"sums": {name: sums[name][run] for name in own}}
 
     def _start(self, group: RunGroup) -> list[str]:
         """Start all runs; a message if they had started before."""

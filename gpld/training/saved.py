@@ -9,13 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from gpld import agent, files
-from gpld import config as options
+from gpld import agent, config as options, files
 from gpld.agent import Model
 from gpld.config import Config, ConfigError
 from gpld.training import agent_files
-from gpld.training.agent_files import locate as locate
-from gpld.training.agent_files import outputs as outputs
+from gpld.training.agent_files import locate as locate, outputs as outputs
 from gpld.training.checkpoints import CheckpointError, Checkpoints, saved_steps
 from gpld.training.checkpoints.milestones import MILESTONES
 from gpld.types import Spaces

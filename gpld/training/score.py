@@ -55,10 +55,7 @@ class Score(NamedTuple):
 def score(
     trained: Trained, *, episodes: int, seed: int = 0, watch: Callable[[Step], None] = lambda step: None
 ) -> Score:
-    """Play episodes with an agent. `seed` decides their initial states and the sampling of actions.
-
-    `watch(step)` is called after each step, whose arrays are `[1, episodes, ...]`.
-    """
+    """Play episodes with an agent. `seed` decides their initial states and the sampling of actions."""
     return score_all([trained], episodes=episodes, seed=seed, watch=watch)[0]
 
 

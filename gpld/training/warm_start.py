@@ -69,9 +69,10 @@ def transferred(model: Model, trained: Model, patterns: list[str], *, source: st
     dynamics' posterior and prior, `*` everything. Both models must have the same of them, in the same shapes.
     """
     target, parts = _named(model), _named(trained)
-    chosen = _chosen(model, trained, patterns, source)
-    taken = {name: _placed(parts[name], like=target[name]) for name in chosen}
-    return jax.tree.unflatten(jax.tree.structure(model), [taken.get(name, target[name]) for name in target])
+    for name in _chosen(model, trained, patterns, source):  # the same for all runs, on their devices
+        like = target[name]
+        target[name] = jax.device_put(jnp.broadcast_to(parts[name][None], like.shape), like.sharding)
+    return jax.tree.unflatten(jax.tree.structure(model), list(target.values()))
 
 
 def _chosen(model: Model, trained: Model, patterns: list[str], source: str) -> list[str]:
@@ -79,9 +80,9 @@ def _chosen(model: Model, trained: Model, patterns: list[str], source: str) -> l
     target, available = _named(model), _named(trained)
     for pattern in patterns:
         if not any(_matches(pattern, name) for name in target):
-            parts = ", ".join(dict.fromkeys(name.partition(".")[0] for name in target))
+            allowed = ", ".join(dict.fromkeys(name.partition(".")[0] for name in target))
             raise ConfigError(
-                f"init: {pattern!r} is no part of the agent; it must be one of {parts}, or below"
+                f"init: {pattern!r} is no part of the agent; it must be one of {allowed}, or below"
             )
     both = {**target, **available}
     chosen = [name for name in both if any(_matches(pattern, name) for pattern in patterns)]
@@ -94,16 +95,10 @@ def _chosen(model: Model, trained: Model, patterns: list[str], source: str) -> l
     ]
     if wrong:
         more = [f"  and {len(wrong) - MAX_DIFFERENCES} more"] if len(wrong) > MAX_DIFFERENCES else []
-        first = (
-            f"init_from: {source} has other parameters than this run in {len(wrong)} of {len(chosen)} places"
-        )
+        where = f"in {len(wrong)} of {len(chosen)} places"
+        first = f"init_from: {source} has other parameters than this run {where}"
         raise ConfigError("\n".join([first, *wrong[:MAX_DIFFERENCES], *more]))
     return chosen
-
-
-def _placed(leaf: jax.Array, *, like: jax.Array) -> jax.Array:
-    """The same array for all runs, on the devices of `like`."""
-    return jax.device_put(jnp.broadcast_to(leaf[None], like.shape), like.sharding)
 
 
 def _named(model: PyTree) -> dict[str, Any]:

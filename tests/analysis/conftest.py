@@ -6,8 +6,7 @@ from functools import partial
 import jax
 import pytest
 
-from gpld import agent, replay
-from gpld import config as options
+from gpld import agent, config as options, replay
 from gpld.analysis import rollouts
 from gpld.training import saved
 from gpld.training.checkpoints import Checkpoints

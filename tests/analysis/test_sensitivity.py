@@ -77,7 +77,7 @@ def test_the_change_keeps_its_digits_where_distributions_are_almost_equal():
 
 predict = jax.jit(world_model.predict, static_argnums=0)
 SHAPE = {"episodes": 2, "steps": 20}
-"""Everywhere the same: another would be compiled anew."""
+"""Everywhere the same: another would be compiled again."""
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,12 @@
 import csv
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from gpld import results
 from gpld.analysis import comparisons, curves, figures, statistics
-from gpld.analysis.tables import FORMATS, Table, render
+from gpld.analysis.tables import Format, Table, render
 from gpld.display.curve import COLOURS
 from gpld.tasks import LOCOMOTION, PROPRIO
 from tests.results.helpers import METHODS, rows
@@ -25,7 +26,7 @@ def value(t, m, s, x):
 
 
 def test_every_format_has_every_cell_the_title_and_the_source():
-    texts = {form: render(TABLE, form) for form in FORMATS}
+    texts = {form: render(TABLE, form) for form in get_args(Format)}
     assert list(csv.reader(texts["csv"].splitlines()[2:])) == [list(TABLE.header), *map(list, TABLE.rows)]
     assert "| t | 1.0 \u00b1 0.5 | - |" in texts["markdown"]
     assert r"x\|y" in texts["markdown"]

@@ -6,8 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpld.behavior import Normalizer, Scores, dream_losses, dream_returns, replay_returns, replay_value_loss
 from gpld.config import BehaviorConfig

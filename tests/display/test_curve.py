@@ -4,8 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpld.config import Config, with_presets
 from gpld.display.curve import COLOURS, colours, draw_curve, mean_curve, save_curve, text_curve, title_of

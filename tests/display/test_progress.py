@@ -2,8 +2,7 @@ import io
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from rich.console import Console
 
 from gpld.display.progress import PLAIN_SECONDS, Count, Progress, Speed

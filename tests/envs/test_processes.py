@@ -18,7 +18,7 @@ from tests.envs.helpers import actions, run, same
 
 
 class Clock(Stream):
-    """Counts its steps; does what it is told when the count is reached."""
+    """Counts its steps; does what it is asked to when the count is reached."""
 
     def __init__(self, name: int, at: int = 0, fault: str = ""):
         self.spaces = Spaces.of({"who": (2,)}, 1)
@@ -156,7 +156,7 @@ def test_a_process_killed_between_steps(hosts):
     os.kill(pid, signal.SIGKILL)
     state = env.save()
     assert env.step(np.zeros((4, 1))).is_last.tolist() == [False, True, False, True]
-    assert env.restore(state) == [1, 3]  # what was lost begins anew
+    assert env.restore(state) == [1, 3]  # what was lost begins new episodes
     assert env.step(np.zeros((4, 1))).is_first.tolist() == [False, True, False, True]
 
 

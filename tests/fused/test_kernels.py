@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 
-from gpld import agent, behavior, fused
-from gpld import distributions as d
+from gpld import agent, behavior, distributions as d, fused
 from gpld.config import Config, ConfigError, ReplayConfig
 from gpld.fused import _choice, _twohot, kernels
 from gpld.fused._layers import dense_with_product

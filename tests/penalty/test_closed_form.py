@@ -2,8 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gpld import penalty
 from gpld.penalty import Head, Output, closed_form, closed_form_rows, first_preactivation
@@ -22,7 +21,7 @@ def softened(x):
     return jnp.where(x > 0, x, 0.2 * x) + jnp.sin(x)
 
 
-# Programs are compiled for each of these; numbers are drawn anew for every example.
+# Programs are compiled for each of these; every example draws its own numbers.
 ARCHITECTURES = (
     {"hidden": (4,), "norm": "rms", "activation": "silu", "inputs": 5, "rows": 3, "classes": 4},
     {

@@ -5,11 +5,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gpld import config as options
-from gpld import results
+from gpld import config as options, results
 from gpld.analysis import rollouts
 from gpld.config import Config, ConfigError
-from gpld.results import collect_tables, merge, read_tables, write_tables
+from gpld.results import RunRecord, collect_tables, merge, read_tables, write_tables
 from gpld.results._tables import TABLES
 from tests import scripts
 
@@ -166,8 +165,11 @@ def test_runs_that_are_not_described_are_refused(kept):
 
 
 def test_options_of_other_versions_have_their_defaults_or_do_not_count():
-    one, two = {"env.count": 16, "gone": 1}, {"env.count": 16, "replay.train_ratio": 64.0}
-    assert results.differences(one, two) == {"replay.train_ratio": (512.0, 64.0)}
+    expected = {"env.count": 16, "gone": 1}
+    results.refuse_differences(expected, RunRecord("t", "m", 0, {"env.count": 16}), "", "a file")
+    run = RunRecord("t", "m", 0, {"env.count": 16, "replay.train_ratio": 64.0})
+    with pytest.raises(ConfigError, match=r"replay.train_ratio is 64.0, but 512.0 in a file"):
+        results.refuse_differences(expected, run, "", "a file")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"options": {}, "provenance": [], "runs": [{}]}'])

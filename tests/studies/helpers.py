@@ -7,11 +7,9 @@ from pathlib import Path
 import numpy as np
 import pandas
 
-from gpld import config as options
-from gpld import results
+from gpld import config as options, results
 from gpld.analysis import rollouts
-from gpld.studies import Plan, _state, plan
-from gpld.studies import _study as study_files
+from gpld.studies import Plan, _state, _study as study_files, plan
 from gpld.studies._tables import OpenedResults
 from gpld.training import saved
 from gpld.training.score import Score

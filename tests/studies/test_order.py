@@ -9,8 +9,7 @@ from gpld.analysis import rollouts
 from gpld.config import ConfigError
 from gpld.studies import _show, _state, _worker
 from gpld.studies._worker import Outcome
-from gpld.training import saved
-from gpld.training import score as scoring
+from gpld.training import saved, score as scoring
 from gpld.training.saved import Trained
 from gpld.training.score import Score
 from tests.studies.helpers import finish, measure, small

@@ -7,8 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpld import config as options
-from gpld import results, studies
+from gpld import config as options, results, studies
 from gpld.studies import _reuse, _run, _show, _state, _status, _study
 from gpld.training import saved
 from tests.studies.helpers import finish, measure, small
@@ -193,7 +192,7 @@ def test_a_kill_half_way_leaves_nothing_half_done(tmp_path, monkeypatch):
     assert all((path / _state.TAKEN).exists() for path in whole)
     _reuse.reuse(tmp_path / "b", plan)
     assert _state.pending(tmp_path / "b", plan) == []
-    assert not (tmp_path / "b" / "state" / _reuse.TAKING).exists()
+    assert not (tmp_path / "b" / "state" / "taking").exists()
 
 
 def test_without_links_files_are_copied(tmp_path, monkeypatch):

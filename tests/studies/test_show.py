@@ -91,7 +91,7 @@ def test_the_command_says_that_there_are_no_results_yet(tmp_path, capsys):
 def test_a_page_holds_the_peers_of_its_study(tmp_path):
     plan = small(**FAR, compare=["peers"])
     plan.write(tmp_path)
-    page = _show.write_report(opened(plan, tmp_path), make_films=False).read_text()
+    page = _show.write_study_report(opened(plan, tmp_path), make_films=False).read_text()
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert {(curve["task"], curve["method"]) for curve in data["others"]} == {
         (task, "DreamerV3 (others' runs)") for task in FAR["tasks"]

@@ -96,9 +96,10 @@ def test_nothing_to_export_is_told(place, capsys):
 def test_results_older_than_the_definition_say_so(place, capsys):
     redefine(place, "seeds = [3, 4]", "seeds = [3, 4, 5]")
     assert main(["study", "table", "small.toml"]) == 0
-    told = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert (
-        "note: the results are older than the definition of small: seeds was [3, 4] and is [3, 4, 5]" in told
+        "note: the results are older than the definition of small: seeds was [3, 4] and is [3, 4, 5]"
+        in message
     )
     assert main(["study", "report", "small.toml"]) == 0
     assert "The results are older than the definition" in (place / "studies/small/report.html").read_text()

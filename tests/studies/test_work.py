@@ -8,8 +8,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from gpld import config as options
-from gpld import studies
+from gpld import config as options, studies
 from gpld.analysis import cost
 from gpld.studies import _show, _state, _status, _study, _times, _worker
 from gpld.studies._worker import Outcome
@@ -216,7 +215,7 @@ def test_updates_are_timed_together_and_shown_beside_the_papers(tmp_path, monkey
     assert table.notes[-1] == "its source"
     drawn = _show.save_figures(plan, tmp_path, rows, "its source")
     assert [path.name for path in drawn] == ["cost-cost.pdf", "cost-cost.png"]
-    page = _show.write_report(opened(plan, tmp_path)).read_text()
+    page = _show.write_study_report(opened(plan, tmp_path)).read_text()
     assert (
         "an update of DreamerV3 takes 10 ms, and with the penalty by products 1.07 to 1.30, "
         "in closed form 1.02 to 1.10 times as long." in page

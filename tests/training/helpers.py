@@ -16,8 +16,7 @@ import jax
 import numpy as np
 from gymnasium.spaces import Box, Dict
 
-from gpld import config as options
-from gpld import population
+from gpld import config as options, population
 from gpld.config import Config
 from gpld.population import Member
 from gpld.training._groups import RunGroup

@@ -28,7 +28,7 @@ SHORT = {
 
 
 class Slope(gymnasium.Env):
-    """A point on [-1, 1] that is pushed for ten steps, and paid for how far right it is.
+    """A point on [-1, 1] that is pushed for ten steps, and rewarded for how far right it is.
 
     Always to the right returns 9.1 on average, pushes at random 2.9.
     """

@@ -15,12 +15,10 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from gpld import population
-from gpld import replay as rp
+from gpld import population, replay as rp
 from gpld.memory import Fit
 from gpld.training import _groups, loop, train_all
 from gpld.training.checkpoints import (

@@ -182,9 +182,9 @@ def test_lines_that_are_missing_are_seen_by_the_checkpoint(tmp_path, caplog):
 
     (tmp_path / METRICS).write_bytes(b"".join(whole[:2]))
     assert len(read(tmp_path)) == 2
-    (told,) = caplog.messages
+    (output,) = caplog.messages
     assert re.fullmatch(
-        r".*metrics\.jsonl has \d+ bytes, and had \d+ at the checkpoint: lines are missing", told
+        r".*metrics\.jsonl has \d+ bytes, and had \d+ at the checkpoint: lines are missing", output
     )
     with pytest.raises(DamagedFile, match=r"lines are missing\. Restore it, or move it away to continue"):
         Logs(tmp_path, PLAIN, {}, resume_at=8, mark=mark)
@@ -204,10 +204,10 @@ def test_times_that_are_missing_are_told(tmp_path, caplog):
     write(tmp_path, LINES)
     (tmp_path / TIMING).write_bytes(b"")
     write(tmp_path, [], resume_at=24)
-    told = f"{tmp_path / TIMING} lacks 5 lines that metrics.jsonl has: times are not known"
-    assert caplog.messages == [told]
+    output = f"{tmp_path / TIMING} lacks 5 lines that metrics.jsonl has: times are not known"
+    assert caplog.messages == [output]
     read(tmp_path, TIMING)
-    assert caplog.messages == [told, told]
+    assert caplog.messages == [output, output]
 
 
 def test_times_are_beside_the_metrics_and_remember_work_that_was_undone(tmp_path):

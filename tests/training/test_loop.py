@@ -252,9 +252,9 @@ def test_other_options_are_refused_by_name(straight):
     other = pole(agent={"penalty": {"posterior": 0.0}}, replay={"batch": 8}, env_steps=1000)
     with pytest.raises(ConfigError) as refused:
         train(other, folder, task=Pole)
-    told = str(refused.value).splitlines()
-    assert told[0] == f"out: {folder} holds a run with other options; name another folder"
-    assert sorted(told[1:]) == [
+    message = str(refused.value).splitlines()
+    assert message[0] == f"out: {folder} holds a run with other options; name another folder"
+    assert sorted(message[1:]) == [
         "  agent.penalty.posterior: 0.5 there, 0.0 now",
         "  env_steps: 1200 there, 1000 now",
         "  replay.batch: 4 there, 8 now",

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 
 import gpld
-from gpld import config as options
-from gpld import population, replay
+from gpld import config as options, population, replay
 from gpld.config import ConfigError
 from gpld.population import Member
 from gpld.training import TrainingStopped, _groups, _program, evaluate, loop, saved, train, train_all
@@ -61,7 +60,7 @@ def of_run(tree, run):
 # One program
 
 
-def lived(members, steps=40):
+def trained(members, steps=40):
     """Fresh agents that have acted, and their keys."""
     configs, shared = [member.config for member in members], config_of(members)
     keys = RandomKeys.of_all([config.seed for config in configs])
@@ -74,14 +73,14 @@ def lived(members, steps=40):
 @pytest.fixture(scope="module")
 def together():
     """A population before and after its first update."""
-    shared, live, keys = lived(crowd(""))
+    shared, live, keys = trained(crowd(""))
     before = copied(live)
     return before, _program.learn(shared, live, 1, keys.sample)
 
 
 @pytest.mark.parametrize("run", [0, *(pytest.param(run, marks=pytest.mark.slow) for run in (1, 2))])
 def test_a_member_acts_as_alone_and_its_first_update_is_the_same_to_rounding(together, run):
-    shared, live, keys = lived([crowd("")[run]])
+    shared, live, keys = trained([crowd("")[run]])
     before, after = (of_run(tree, run) for tree in together)
     assert same(of_run(live.agent, 0), before.agent)
     lives = of_run((live.carry, live.replay), 0), (before.carry, before.replay)
@@ -122,7 +121,7 @@ def test_neighbours_change_no_bit(together):
         {"seed": 7, "agent": {"penalty": {"prior": 0.3}, "behavior": {"entropy": 3e38}}},
         {"seed": 8, "agent": {"optimizer": {"learning_rate": 0.5}}},
     )
-    shared, live, keys = lived(crowd("", others))
+    shared, live, keys = trained(crowd("", others))
     live = _program.learn(shared, live, 1, keys.sample)
     assert np.asarray(live.agent.skipped).tolist() == [0, 1, 0]
     first = of_run(together[1], 0)

@@ -6,8 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpld import agent, replay
-from gpld import config as options
+from gpld import agent, config as options, replay
 from gpld.config import ConfigError
 from gpld.training import CheckpointError, saved
 from gpld.training.checkpoints import Checkpoints

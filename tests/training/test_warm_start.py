@@ -5,8 +5,7 @@ import jax
 import numpy as np
 import pytest
 
-from gpld import agent
-from gpld import config as options
+from gpld import agent, config as options
 from gpld.config import ConfigError, override, validate
 from gpld.training import _lock, saved, train, warm_start
 from tests.training.helpers import opened, tiny

@@ -190,7 +190,7 @@ TINY = AgentConfig(
 STREAMS, TIME, BATCH = 2, 5, 3
 
 
-def lived(step):
+def record_of(step):
     """What a stream of squares gives at a step."""
     view = np.full((STREAMS, 32, 32, 3), 30, np.uint8)
     for stream, place in enumerate(np.random.default_rng(step).integers(0, 24, (STREAMS, 2))):
@@ -205,7 +205,7 @@ def lived(step):
 def batch():
     memory = replay.init(SMALL, STREAMS, 12, 32, 4, "float32", "host")
     for step in range(12):
-        memory = replay.append(memory, lived(step))
+        memory = replay.append(memory, record_of(step))
     return replay.sample(memory, jax.random.key(0), BATCH, TIME)[1]
 
 

@@ -13,39 +13,7 @@ Without a GPU the kernels are interpreted, which is slow and serves tests.
 
 from gpld.fused.kernels._activation import activate, activate_part, vjp_activation
 from gpld.fused.kernels._dream import activate_hidden, dense, dense_and_sum, enter, gru_blocks
-from gpld.fused.kernels._record import empty_record, write
 from gpld.fused.kernels._step import Activation, draw, gru, hidden, read
-from gpld.fused.kernels._tiles import At, Part, Tile, interpreted
+from gpld.fused.kernels._tiles import At, Part, Tile, empty_record, interpreted, write
 from gpld.fused.kernels._twohot import Target, twohot_mean, vjp_twohot
 from gpld.fused.kernels._vjp import NormSlope, vjp_draw, vjp_gates, vjp_gru, vjp_hidden, vjp_inputs
-
-__all__ = [
-    "Activation",
-    "At",
-    "NormSlope",
-    "Part",
-    "Target",
-    "Tile",
-    "activate",
-    "activate_hidden",
-    "activate_part",
-    "dense",
-    "dense_and_sum",
-    "draw",
-    "empty_record",
-    "enter",
-    "gru",
-    "gru_blocks",
-    "hidden",
-    "interpreted",
-    "read",
-    "twohot_mean",
-    "vjp_activation",
-    "vjp_draw",
-    "vjp_gates",
-    "vjp_gru",
-    "vjp_hidden",
-    "vjp_inputs",
-    "vjp_twohot",
-    "write",
-]

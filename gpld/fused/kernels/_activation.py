@@ -1,6 +1,8 @@
 import jax
 import jax.numpy as jnp
+from jax import ShapeDtypeStruct as Shape
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import BlockSpec
 from jaxtyping import Array, Float
 
 from gpld.fused.kernels._tiles import Part, Tile, activated, call, inverse_rms, sigmoid, silu_slope, vjp_norm
@@ -35,10 +37,7 @@ def activate_part(
 
 
 def vjp_activation(
-    x: Part,
-    bias: Float[Array, " width"],
-    scale: Float[Array, " width"],
-    gradient: Float[Array, "N width"],
+    x: Part, bias: Float[Array, " width"], scale: Float[Array, " width"], gradient: Float[Array, "N width"]
 ) -> tuple[Float[Array, "N width"], Float[Array, " width"], Float[Array, " width"]]:
     """Gradients by the part, the bias and the scale from that by what `activate_part` gives.
 
@@ -74,10 +73,7 @@ def vjp_activation(
         [(x.array, part), (bias, line), (scale, line), (gradient, all_rows)],
         [
             (_like(x, scale), all_rows),
-            (
-                jax.ShapeDtypeStruct((count, 2 * width), jnp.float32),
-                pl.BlockSpec((1, 2 * width), lambda n: (n, 0)),
-            ),
+            (Shape((count, 2 * width), jnp.float32), BlockSpec((1, 2 * width), lambda n: (n, 0))),
         ],
         cut,
     )
@@ -91,14 +87,14 @@ activate.defvjp(
 )
 
 
-def _tiles(x: Part, width: int, rows: int) -> tuple[pl.BlockSpec, pl.BlockSpec, pl.BlockSpec]:
+def _tiles(x: Part, width: int, rows: int) -> tuple[BlockSpec, BlockSpec, BlockSpec]:
     """Tiles of so many rows of the part, of as many of an array of its size, and of a vector."""
     return (
-        pl.BlockSpec((rows, width), lambda n: (n, x.index)),
-        pl.BlockSpec((rows, width), lambda n: (n, 0)),
-        pl.BlockSpec((width,), lambda n: (0,)),
+        BlockSpec((rows, width), lambda n: (n, x.index)),
+        BlockSpec((rows, width), lambda n: (n, 0)),
+        BlockSpec((width,), lambda n: (0,)),
     )
 
 
-def _like(x: Part, scale: Float[Array, " width"]) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((x.array.shape[0], scale.shape[0]), x.array.dtype)
+def _like(x: Part, scale: Float[Array, " width"]) -> Shape:
+    return Shape((x.array.shape[0], scale.shape[0]), x.array.dtype)

@@ -9,7 +9,9 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax import ShapeDtypeStruct as Shape
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import BlockSpec
 from jaxtyping import Array, Float
 
 from gpld.fused.kernels._step import Activation, follow
@@ -44,14 +46,14 @@ def enter(
         kernel,
         (count // rows,),
         [
-            [(x.array, pl.BlockSpec((rows, width), lambda n, i=x.index: (n, i))) for x in entered],
-            (action[0], pl.BlockSpec((rows, action[0].shape[1]), lambda n: (n, 0))),
-            (action[1], pl.BlockSpec(action[1].shape, lambda n: (0, 0))),
-            [tuple((x, pl.BlockSpec((width,), lambda n: (0,))) for x in pair) for pair in activations],
+            [(x.array, BlockSpec((rows, width), lambda n, i=x.index: (n, i))) for x in entered],
+            (action[0], BlockSpec((rows, action[0].shape[1]), lambda n: (n, 0))),
+            (action[1], BlockSpec(action[1].shape, lambda n: (0, 0))),
+            [tuple((x, BlockSpec((width,), lambda n: (0,))) for x in pair) for pair in activations],
         ],
         (
-            jax.ShapeDtypeStruct((count, len(activations) * width), entered[0].array.dtype),
-            pl.BlockSpec((rows, len(activations) * width), lambda n: (n, 0)),
+            Shape((count, len(activations) * width), entered[0].array.dtype),
+            BlockSpec((rows, len(activations) * width), lambda n: (n, 0)),
         ),
         cut,
     )
@@ -80,18 +82,13 @@ def activate_hidden(
         for g in range(blocks):
             out[g] = silu(x[g] * inverse * scale[at[g]][None]).astype(out.dtype)
 
-    tile = pl.BlockSpec((blocks, cut.rows, inner), lambda n: (0, n, 0))
-    line = pl.BlockSpec((width,), lambda n: (0,))
+    tile = BlockSpec((blocks, cut.rows, inner), lambda n: (0, n, 0))
+    line = BlockSpec((width,), lambda n: (0,))
     return call(
         kernel,
         (count // cut.rows,),
-        [
-            (own, tile),
-            (shared, pl.BlockSpec((cut.rows, width), lambda n: (n, 0))),
-            (bias, line),
-            (scale, line),
-        ],
-        (jax.ShapeDtypeStruct(own.shape, own.dtype), tile),
+        [(own, tile), (shared, BlockSpec((cut.rows, width), lambda n: (n, 0))), (bias, line), (scale, line)],
+        (Shape(own.shape, own.dtype), tile),
         cut,
     )
 
@@ -112,20 +109,20 @@ def gru_blocks(
         by_block[...] = after
         kept[...] = after
 
-    row = pl.BlockSpec((cut.rows, inner), lambda n, g: (n, g))
+    row = BlockSpec((cut.rows, inner), lambda n, g: (n, g))
     return call(
         kernel,
         (count // cut.rows, blocks),
         [
-            (gates, pl.BlockSpec((None, cut.rows, wide), lambda n, g: (g, n, 0))),
-            (bias, pl.BlockSpec((wide,), lambda n, g: (g,))),
+            (gates, BlockSpec((None, cut.rows, wide), lambda n, g: (g, n, 0))),
+            (bias, BlockSpec((wide,), lambda n, g: (g,))),
             (h, row),
         ],
         (
-            (jax.ShapeDtypeStruct(h.shape, h.dtype), row),
+            (Shape(h.shape, h.dtype), row),
             (
-                jax.ShapeDtypeStruct((blocks, count, inner), h.dtype),
-                pl.BlockSpec((None, cut.rows, inner), lambda n, g: (g, n, 0)),
+                Shape((blocks, count, inner), h.dtype),
+                BlockSpec((None, cut.rows, inner), lambda n, g: (g, n, 0)),
             ),
             (record, row),
         ),
@@ -159,7 +156,7 @@ def dense_and_sum(
         out[...] = dot(activated_sum([total], *activation), weight[...]).astype(out.dtype)
 
     grid, inputs, output, cut = _dense_tiles(x, activation, weight, runs)
-    row = pl.BlockSpec((cut.rows, weight.shape[0]), lambda n, j: (n, 0))
+    row = BlockSpec((cut.rows, weight.shape[0]), lambda n, j: (n, 0))
     return call(kernel, grid, inputs, (output, (record, row)), cut)
 
 
@@ -169,12 +166,12 @@ def _dense_tiles(
     count, (width, outputs) = x[0].array.shape[0], weight.shape
     cut = DENSE.enough(count, outputs, runs)
     rows, columns = cut.rows, cut.columns
-    line = pl.BlockSpec((width,), lambda n, j: (0,))
+    line = BlockSpec((width,), lambda n, j: (0,))
     inputs = [
-        [(part.array, pl.BlockSpec((rows, width), lambda n, j, i=part.index: (n, i))) for part in x],
+        [(part.array, BlockSpec((rows, width), lambda n, j, i=part.index: (n, i))) for part in x],
         [(vector, line) for vector in activation],
-        (weight, pl.BlockSpec((width, columns), lambda n, j: (0, j))),
+        (weight, BlockSpec((width, columns), lambda n, j: (0, j))),
     ]
-    shape = jax.ShapeDtypeStruct((count, outputs), weight.dtype)
-    output = (shape, pl.BlockSpec((rows, columns), lambda n, j: (n, j)))
+    shape = Shape((count, outputs), weight.dtype)
+    output = (shape, BlockSpec((rows, columns), lambda n, j: (n, j)))
     return (count // rows, outputs // columns), inputs, output, cut

@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
+from jax import ShapeDtypeStruct as Shape
+from jax.experimental.pallas import BlockSpec
 from jaxtyping import Array, Float
 
 from gpld.fused.kernels._tiles import (
@@ -71,27 +72,27 @@ def hidden(
         out[...] = total.astype(out.dtype)
         squares[...] = jnp.sum(jnp.square(total), axis=-1, keepdims=True)
 
-    tile = pl.BlockSpec((rows, columns), lambda n, g, j: (n, g * steps + j))
+    tile = BlockSpec((rows, columns), lambda n, g, j: (n, g * steps + j))
     return call(
         kernel,
         (count // rows, blocks, steps),
         [
-            (h, pl.BlockSpec((rows, inner), lambda n, g, j: (n, g))),
+            (h, BlockSpec((rows, inner), lambda n, g, j: (n, g))),
             (rest, tile),
-            (own, pl.BlockSpec((None, inner, columns), lambda n, g, j: (g, 0, j))),
+            (own, BlockSpec((None, inner, columns), lambda n, g, j: (g, 0, j))),
             [
-                (shared, pl.BlockSpec((width, columns), lambda n, g, j, i=i: (i, g * steps + j)))
+                (shared, BlockSpec((width, columns), lambda n, g, j, i=i: (i, g * steps + j)))
                 for i in range(len(entered))
             ],
-            [(x.array, pl.BlockSpec((rows, width), lambda n, g, j, i=x.index: (n, i))) for x in entered],
-            [tuple((x, pl.BlockSpec((width,), lambda n, g, j: (0,))) for x in pair) for pair in activations],
-            (keep, pl.BlockSpec((rows, 1), lambda n, g, j: (n, 0))),
+            [(x.array, BlockSpec((rows, width), lambda n, g, j, i=x.index: (n, i))) for x in entered],
+            [tuple((x, BlockSpec((width,), lambda n, g, j: (0,))) for x in pair) for pair in activations],
+            (keep, BlockSpec((rows, 1), lambda n, g, j: (n, 0))),
         ],
         (
-            (jax.ShapeDtypeStruct(h.shape, h.dtype), tile),
+            (Shape(h.shape, h.dtype), tile),
             (
-                jax.ShapeDtypeStruct((count, blocks * steps), jnp.float32),
-                pl.BlockSpec((rows, 1), lambda n, g, j: (n, g * steps + j)),
+                Shape((count, blocks * steps), jnp.float32),
+                BlockSpec((rows, 1), lambda n, g, j: (n, g * steps + j)),
             ),
         ),
         cut,
@@ -125,26 +126,26 @@ def gru(
         out[...] = after
         kept[...] = after
 
-    tile = pl.BlockSpec((rows, columns), lambda n, g, j: (n, g * steps + j))
+    tile = BlockSpec((rows, columns), lambda n, g, j: (n, g * steps + j))
     return call(
         kernel,
         (count // rows, blocks, steps),
         [
-            (x, pl.BlockSpec((rows, inner), lambda n, g, j: (n, g))),
-            (squares, pl.BlockSpec((rows, squares.shape[1]), lambda n, g, j: (n, 0))),
-            (scale, pl.BlockSpec((inner,), lambda n, g, j: (g,))),
+            (x, BlockSpec((rows, inner), lambda n, g, j: (n, g))),
+            (squares, BlockSpec((rows, squares.shape[1]), lambda n, g, j: (n, 0))),
+            (scale, BlockSpec((inner,), lambda n, g, j: (g,))),
             (h, tile),
             [
-                (weight, pl.BlockSpec((None, inner, columns), lambda n, g, j, i=i: (g, 0, i * steps + j)))
+                (weight, BlockSpec((None, inner, columns), lambda n, g, j, i=i: (g, 0, i * steps + j)))
                 for i in range(3)
             ],
             [
-                (bias, pl.BlockSpec((columns,), lambda n, g, j, i=i: ((3 * g + i) * steps + j,)))
+                (bias, BlockSpec((columns,), lambda n, g, j, i=i: ((3 * g + i) * steps + j,)))
                 for i in range(3)
             ],
-            (keep, pl.BlockSpec((rows, 1), lambda n, g, j: (n, 0))),
+            (keep, BlockSpec((rows, 1), lambda n, g, j: (n, 0))),
         ],
-        ((jax.ShapeDtypeStruct(h.shape, h.dtype), tile), (record, tile)),
+        ((Shape(h.shape, h.dtype), tile), (record, tile)),
         cut,
     )
 
@@ -180,19 +181,13 @@ def read(
         (product,) = products(lambda at: x[:, at], [weight], cut, transposed=transposed)
         out[...] = product.astype(out.dtype)
 
-    by_rows = pl.BlockSpec((inner, columns), lambda n, j: (0, j))
-    by_columns = pl.BlockSpec((columns, inner), lambda n, j: (j, 0))
+    by_rows = BlockSpec((inner, columns), lambda n, j: (0, j))
+    by_columns = BlockSpec((columns, inner), lambda n, j: (j, 0))
     return call(
         kernel,
         (count // rows, width // columns),
-        [
-            (x, pl.BlockSpec((rows, inner), lambda n, j: (n, 0))),
-            (weight, by_columns if transposed else by_rows),
-        ],
-        (
-            jax.ShapeDtypeStruct((count, width), x.dtype),
-            pl.BlockSpec((rows, columns), lambda n, j: (n, j)),
-        ),
+        [(x, BlockSpec((rows, inner), lambda n, j: (n, 0))), (weight, by_columns if transposed else by_rows)],
+        (Shape((count, width), x.dtype), BlockSpec((rows, columns), lambda n, j: (n, j))),
         cut,
     )
 
@@ -226,23 +221,20 @@ def draw(
         out[...] = z
         kept[...] = z
 
-    line = pl.BlockSpec((inner,), lambda n, j: (0,))
+    line = BlockSpec((inner,), lambda n, j: (0,))
     return call(
         kernel,
         (count // rows, width // columns),
         [
-            [(part.array, pl.BlockSpec((rows, inner), lambda n, j, i=part.index: (n, i))) for part in x],
+            [(part.array, BlockSpec((rows, inner), lambda n, j, i=part.index: (n, i))) for part in x],
             [vector if vector is None else (vector, line) for vector in activation],
-            (weight, pl.BlockSpec((inner, columns), lambda n, j: (0, j))),
-            (bias, pl.BlockSpec((columns,), lambda n, j: (j,))),
-            (uniform, pl.BlockSpec((rows, columns // classes), lambda n, j: (n, j))),
+            (weight, BlockSpec((inner, columns), lambda n, j: (0, j))),
+            (bias, BlockSpec((columns,), lambda n, j: (j,))),
+            (uniform, BlockSpec((rows, columns // classes), lambda n, j: (n, j))),
         ],
         (
-            (
-                jax.ShapeDtypeStruct((count, width), weight.dtype),
-                pl.BlockSpec((rows, columns), lambda n, j: (n, j)),
-            ),
-            (record, pl.BlockSpec((rows, columns), lambda n, j: (n, before + j))),
+            (Shape((count, width), weight.dtype), BlockSpec((rows, columns), lambda n, j: (n, j))),
+            (record, BlockSpec((rows, columns), lambda n, j: (n, before + j))),
         ),
         cut,
     )

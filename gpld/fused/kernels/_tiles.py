@@ -8,7 +8,9 @@ import equinox as eqx
 import jax
 import jax.custom_batching
 import jax.numpy as jnp
+from jax import ShapeDtypeStruct as Shape
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import BlockSpec
 from jaxtyping import Array, Float, Int
 
 from gpld.nets import NORM_EPS
@@ -66,6 +68,41 @@ class At(NamedTuple):
         return self.array.shape[1:]
 
 
+def empty_record(like: Float[Array, "N F"], length: int) -> Float[Array, "T N F"]:
+    """A record of `length` steps, none of which is written: a scan does that in place, by `write` or `call`.
+
+    Stacked by the scan, whose order of axes puts the steps before the runs, they would need a transpose.
+    JAX's own rules for many runs would copy the record, and make a scatter of every write.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def empty(like):
+        return jax.lax.empty((length, *like.shape), like.dtype)
+
+    @empty.def_vmap
+    def empty_runs(size, batched, like):
+        del batched
+        return jax.lax.empty((size, length, *like.shape[1:]), like.dtype), True
+
+    return empty(like)
+
+
+def write(record: At, row: Float[Array, "N F"]) -> Float[Array, "T N F"]:
+    """The record with this step."""
+    return _write(record.array, row, record.step[0])
+
+
+@jax.custom_batching.custom_vmap
+def _write(rows: Array, row: Array, step: Array) -> Array:
+    return jax.lax.dynamic_update_index_in_dim(rows, row, step, 0)
+
+
+@_write.def_vmap
+def _write_runs(size: int, batched: list[bool], rows: Array, row: Array, step: Array) -> tuple[Array, bool]:
+    assert batched == [True, True, False]
+    return jax.lax.dynamic_update_index_in_dim(rows, row, step, 1), True
+
+
 class _Row:
     """A reference to one step of what is referred to."""
 
@@ -84,11 +121,7 @@ class _Row:
 
 
 def call(
-    kernel: Callable[..., None],
-    grid: tuple[int, ...],
-    inputs: Sequence[Any],
-    outputs: Any,
-    tile: Tile,
+    kernel: Callable[..., None], grid: tuple[int, ...], inputs: Sequence[Any], outputs: Any, tile: Tile
 ) -> Any:
     """Run `kernel(*inputs, *outputs)`. Both are trees of (array or shape, tile), seen as references.
 
@@ -97,12 +130,12 @@ def call(
     """
 
     def is_pair(x):
-        return isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], pl.BlockSpec)
+        return isinstance(x, tuple) and len(x) == 2 and isinstance(x[1], BlockSpec)
 
     ins, in_tree = jax.tree.flatten(inputs, is_leaf=is_pair)
     outs, out_tree = jax.tree.flatten(outputs, is_leaf=is_pair)
     kept = [i for i, (x, _) in enumerate(outs) if isinstance(x, At)]
-    steps = [(x.step, pl.BlockSpec((1,), lambda *_: (0,))) for x, _ in (*ins, *outs) if isinstance(x, At)][:1]
+    steps = [(x.step, BlockSpec((1,), lambda *_: (0,))) for x, _ in (*ins, *outs) if isinstance(x, At)][:1]
     operands = [*ins, *(outs[i] for i in kept), *steps]
 
     def unpacked(*refs):
@@ -120,7 +153,7 @@ def call(
         grid=grid,
         in_specs=[_spec(*pair) for pair in operands],
         out_specs=[_spec(*pair) for pair in outs],
-        out_shape=[jax.ShapeDtypeStruct(x.shape, x.dtype) for x in map(_whole, outs)],
+        out_shape=[Shape(x.shape, x.dtype) for x in map(_whole, outs)],
         input_output_aliases={len(ins) + i: out for i, out in enumerate(kept)},
         **({"interpret": True} if interpreted() else {"compiler_params": _triton(tile)}),
     )(*map(_whole, operands))
@@ -153,15 +186,15 @@ def with_runs(function: Callable[P, T]) -> Callable[P, T]:
     return wrapper
 
 
-def _whole(pair: tuple[Any, pl.BlockSpec]) -> Any:
+def _whole(pair: tuple[Any, BlockSpec]) -> Any:
     return pair[0].array if isinstance(pair[0], At) else pair[0]
 
 
-def _spec(x: Any, spec: pl.BlockSpec) -> pl.BlockSpec:
+def _spec(x: Any, spec: BlockSpec) -> BlockSpec:
     shape, index = spec.block_shape, spec.index_map
     if not isinstance(x, At) or shape is None or index is None:
         return spec
-    return pl.BlockSpec((len(x.array), *shape), lambda *at: (0, *index(*at)))
+    return BlockSpec((len(x.array), *shape), lambda *at: (0, *index(*at)))
 
 
 def _triton(tile: Tile) -> Any:
@@ -287,7 +320,7 @@ def _instructions(code: str, x: Float[Array, "..."]) -> Float[Array, "..."]:
     """
     from jax.experimental.pallas import triton
 
-    shape = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+    shape = Shape(x.shape, jnp.float32)
     return triton.elementwise_inline_asm(
         f"{{ .reg .f32 y; {code} }}", args=[x], constraints="=f,f", pack=1, result_shape_dtypes=[shape]
     )[0]

@@ -3,7 +3,8 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.experimental import pallas as pl
+from jax import ShapeDtypeStruct as Shape
+from jax.experimental.pallas import BlockSpec
 from jaxtyping import Array, Float, Int
 
 from gpld.fused.kernels._tiles import Tile, call, exp
@@ -50,17 +51,14 @@ def twohot_mean(
         normaliser[...] = top[:, 0] + jnp.log(total)
 
     bins = jnp.concatenate([jnp.zeros(1), positive])
-    out = (
-        jax.ShapeDtypeStruct((logits.shape[0],), jnp.float32),
-        pl.BlockSpec((rows,), lambda n: (n,)),
-    )
+    out = (Shape((logits.shape[0],), jnp.float32), BlockSpec((rows,), lambda n: (n,)))
     return call(
         kernel,
         (logits.shape[0] // rows,),
         [
-            (logits, pl.BlockSpec((rows, logits.shape[1]), lambda n: (n, 0))),
-            (bias, pl.BlockSpec(bias.shape, lambda n: (0,))),
-            (bins, pl.BlockSpec((half + 1,), lambda n: (0,))),
+            (logits, BlockSpec((rows, logits.shape[1]), lambda n: (n, 0))),
+            (bias, BlockSpec(bias.shape, lambda n: (0,))),
+            (bins, BlockSpec((half + 1,), lambda n: (0,))),
         ],
         (out, out),
         cut,
@@ -91,25 +89,22 @@ def vjp_twohot(
         out[...] = total.astype(out.dtype)
         dbias[...] = jnp.sum(total, axis=0, keepdims=True)
 
-    tile = pl.BlockSpec((rows, width), lambda n: (n, 0))
+    tile = BlockSpec((rows, width), lambda n: (n, 0))
     steps = logits.shape[0] // rows
 
-    line = pl.BlockSpec((rows,), lambda n: (n,))
+    line = BlockSpec((rows,), lambda n: (n,))
     dlogits, dbias = call(
         kernel,
         (steps,),
         [
             (logits, tile),
-            (bias, pl.BlockSpec((width,), lambda n: (0,))),
+            (bias, BlockSpec((width,), lambda n: (0,))),
             (normaliser, line),
             [tuple((x, line) for x in target) for target in targets],
         ],
         [
-            (jax.ShapeDtypeStruct(logits.shape, logits.dtype), tile),
-            (
-                jax.ShapeDtypeStruct((steps, width), jnp.float32),
-                pl.BlockSpec((1, width), lambda n: (n, 0)),
-            ),
+            (Shape(logits.shape, logits.dtype), tile),
+            (Shape((steps, width), jnp.float32), BlockSpec((1, width), lambda n: (n, 0))),
         ],
         cut,
     )

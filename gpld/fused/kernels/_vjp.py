@@ -6,7 +6,9 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import ShapeDtypeStruct as Shape
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import BlockSpec
 from jaxtyping import Array, Float
 
 from gpld.fused.kernels._tiles import (
@@ -76,21 +78,18 @@ def vjp_draw(
 
         out[...] = products(load, [weight], DRAW, transposed=True)[0].astype(out.dtype)
 
-    row = pl.BlockSpec((DRAW.rows, probs.shape[1]), lambda n, j: (n, 0))
+    row = BlockSpec((DRAW.rows, probs.shape[1]), lambda n, j: (n, 0))
     return call(
         kernel,
         (count // DRAW.rows, inner // columns),
         [
             (dz, row),
-            (later.array, pl.BlockSpec((DRAW.rows, probs.shape[1]), lambda n, j: (n, later.index))),
+            (later.array, BlockSpec((DRAW.rows, probs.shape[1]), lambda n, j: (n, later.index))),
             (dlogits, row),
             (probs, row),
-            (weight, pl.BlockSpec((columns, weight.shape[1]), lambda n, j: (j, 0))),
+            (weight, BlockSpec((columns, weight.shape[1]), lambda n, j: (j, 0))),
         ],
-        (
-            jax.ShapeDtypeStruct((count, inner), weight.dtype),
-            pl.BlockSpec((DRAW.rows, columns), lambda n, j: (n, j)),
-        ),
+        (Shape((count, inner), weight.dtype), BlockSpec((DRAW.rows, columns), lambda n, j: (n, j))),
         DRAW,
     )
 
@@ -123,26 +122,26 @@ def vjp_gru(
             dgates[:, i] = (total * gate[...].astype(jnp.float32)).astype(dgates.dtype)
         dlast[...] = (total * last[...].astype(jnp.float32)).astype(dlast.dtype)
 
-    tile = pl.BlockSpec((GRU.rows, columns), lambda n, g, j: (n, g * steps + j))
-    row = pl.BlockSpec((GRU.rows, weight.shape[1]), lambda n, g, j: (n, 0))
+    tile = BlockSpec((GRU.rows, columns), lambda n, g, j: (n, g * steps + j))
+    row = BlockSpec((GRU.rows, weight.shape[1]), lambda n, g, j: (n, 0))
     dgates, dlast = call(
         kernel,
         (count // GRU.rows, blocks, steps),
         [
             (dactive, row),
-            _slope_tiles(slope, row, pl.BlockSpec((GRU.rows, 1), lambda n, g, j: (n, 0))),
+            _slope_tiles(slope, row, BlockSpec((GRU.rows, 1), lambda n, g, j: (n, 0))),
             (dfirst, row),
             [(x, tile) for x in dh],
-            (weight, pl.BlockSpec((columns, weight.shape[1]), lambda n, g, j: (g * steps + j, 0))),
+            (weight, BlockSpec((columns, weight.shape[1]), lambda n, g, j: (g * steps + j, 0))),
             [(x, tile) for x in gates],
             (last, tile),
         ],
         (
             (
-                jax.ShapeDtypeStruct((count, blocks, 3, inner), weight.dtype),
-                pl.BlockSpec((GRU.rows, None, 3, columns), lambda n, g, j: (n, g, 0, j)),
+                Shape((count, blocks, 3, inner), weight.dtype),
+                BlockSpec((GRU.rows, None, 3, columns), lambda n, g, j: (n, g, 0, j)),
             ),
-            (jax.ShapeDtypeStruct(last.shape, weight.dtype), tile),
+            (Shape(last.shape, weight.dtype), tile),
         ),
         GRU,
     )
@@ -166,21 +165,21 @@ def vjp_gates(
         out[...] = total.astype(out.dtype)
         along[...] = jnp.sum(total * unit[...].astype(jnp.float32), axis=-1, keepdims=True)
 
-    tile = pl.BlockSpec((GATES.rows, columns), lambda n, g, j: (n, g * steps + j))
+    tile = BlockSpec((GATES.rows, columns), lambda n, g, j: (n, g * steps + j))
     return call(
         kernel,
         (count // GATES.rows, blocks, steps),
         [
-            (dgates, pl.BlockSpec((GATES.rows, 3 * inner), lambda n, g, j: (n, g))),
+            (dgates, BlockSpec((GATES.rows, 3 * inner), lambda n, g, j: (n, g))),
             (slope.slope, tile),
             (slope.unit, tile),
-            (weight, pl.BlockSpec((None, columns, 3 * inner), lambda n, g, j: (g, j, 0))),
+            (weight, BlockSpec((None, columns, 3 * inner), lambda n, g, j: (g, j, 0))),
         ],
         (
-            (jax.ShapeDtypeStruct(slope.slope.shape, weight.dtype), tile),
+            (Shape(slope.slope.shape, weight.dtype), tile),
             (
-                jax.ShapeDtypeStruct((count, blocks * steps), jnp.float32),
-                pl.BlockSpec((GATES.rows, 1), lambda n, g, j: (n, g * steps + j)),
+                Shape((count, blocks * steps), jnp.float32),
+                BlockSpec((GATES.rows, 1), lambda n, g, j: (n, g * steps + j)),
             ),
         ),
         GATES,
@@ -211,20 +210,20 @@ def vjp_hidden(
         (total,) = products(lambda at: through(block, at), [own], HIDDEN, transposed=True)
         dh[...] = (total + dlast[...].astype(jnp.float32)).astype(dh.dtype)
 
-    tile = pl.BlockSpec((HIDDEN.rows, columns), lambda n, g, j: (n, g * steps + j))
-    block = pl.BlockSpec((HIDDEN.rows, inner), lambda n, g, j: (n, g))
-    one = pl.BlockSpec((HIDDEN.rows, 1), lambda n, g, j: (n, 0))
-    shape = jax.ShapeDtypeStruct(dlast.shape, own.dtype)
+    tile = BlockSpec((HIDDEN.rows, columns), lambda n, g, j: (n, g * steps + j))
+    block = BlockSpec((HIDDEN.rows, inner), lambda n, g, j: (n, g))
+    one = BlockSpec((HIDDEN.rows, 1), lambda n, g, j: (n, 0))
+    shape = Shape(dlast.shape, own.dtype)
     return call(
         kernel,
         (count // HIDDEN.rows, blocks, steps),
         [
             ((dunit, block), (slope.unit, block)),
             ((dunit, tile), (slope.unit, tile)),
-            (along, pl.BlockSpec((HIDDEN.rows, along.shape[1]), lambda n, g, j: (n, 0))),
+            (along, BlockSpec((HIDDEN.rows, along.shape[1]), lambda n, g, j: (n, 0))),
             (slope.inverse, one),
             (dlast, tile),
-            (own, pl.BlockSpec((None, columns, inner), lambda n, g, j: (g, j, 0))),
+            (own, BlockSpec((None, columns, inner), lambda n, g, j: (g, j, 0))),
         ],
         ((shape, tile), (shape, tile)),
         HIDDEN,
@@ -258,24 +257,24 @@ def vjp_inputs(
     def which(j):
         return jnp.minimum(j // steps, 1)
 
-    tile = pl.BlockSpec((ENTERED.rows, columns), lambda n, j: (n, j))
-    row = pl.BlockSpec((ENTERED.rows, inner), lambda n, j: (n, which(j)))
+    tile = BlockSpec((ENTERED.rows, columns), lambda n, j: (n, j))
+    row = BlockSpec((ENTERED.rows, inner), lambda n, j: (n, which(j)))
     return call(
         kernel,
         (count // ENTERED.rows, total // columns),
         [
             (dactive, row),
-            _slope_tiles(slope, row, pl.BlockSpec((ENTERED.rows, 1), lambda n, j: (n, which(j)))),
-            (weight, pl.BlockSpec((columns, inner), lambda n, j: (j, 0))),
-            (dh, pl.BlockSpec((ENTERED.rows, columns), lambda n, j: (n, jnp.minimum(j, steps - 1)))),
-            (keep, pl.BlockSpec((ENTERED.rows, 1), lambda n, j: (n, 0))),
+            _slope_tiles(slope, row, BlockSpec((ENTERED.rows, 1), lambda n, j: (n, which(j)))),
+            (weight, BlockSpec((columns, inner), lambda n, j: (j, 0))),
+            (dh, BlockSpec((ENTERED.rows, columns), lambda n, j: (n, jnp.minimum(j, steps - 1)))),
+            (keep, BlockSpec((ENTERED.rows, 1), lambda n, j: (n, 0))),
         ],
-        ((jax.ShapeDtypeStruct((count, total), weight.dtype), tile), (record, tile)),
+        ((Shape((count, total), weight.dtype), tile), (record, tile)),
         ENTERED,
     )
 
 
-def _slope_tiles(slope: NormSlope, row: pl.BlockSpec, one: pl.BlockSpec) -> list[Any]:
+def _slope_tiles(slope: NormSlope, row: BlockSpec, one: BlockSpec) -> list[Any]:
     return [(slope.slope, row), (slope.unit, row), (slope.inverse, one)]
 
 

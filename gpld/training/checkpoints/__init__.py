@@ -13,11 +13,13 @@ Files and folders get these names once they are complete on disk, and what they 
 that. So there is always a good checkpoint to restore, whenever the process, the machine or the disk fails.
 """
 
-from gpld.training.checkpoints._checkpoints import Checkpoints as Checkpoints
-from gpld.training.checkpoints._checkpoints import complete as complete
-from gpld.training.checkpoints._checkpoints import newest_good as newest_good
-from gpld.training.checkpoints._checkpoints import restore_all as restore_all
-from gpld.training.checkpoints._checkpoints import save_all as save_all
-from gpld.training.checkpoints._checkpoints import saved_steps as saved_steps
+from gpld.training.checkpoints._checkpoints import (
+    Checkpoints as Checkpoints,
+    complete as complete,
+    newest_good as newest_good,
+    restore_all as restore_all,
+    save_all as save_all,
+    saved_steps as saved_steps,
+)
 from gpld.training.checkpoints._manifest import CheckpointError as CheckpointError
 from gpld.training.checkpoints._snapshot import Restored as Restored

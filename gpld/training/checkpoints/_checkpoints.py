@@ -102,10 +102,6 @@ class Checkpoints:
         finally:
             self._thread.shutdown()
 
-    def saved(self) -> list[int]:
-        """Steps of the checkpoints in the folder, damaged or not, the oldest first."""
-        return saved_steps(self.folder)
-
     def save(
         self,
         step: int,
@@ -123,19 +119,20 @@ class Checkpoints:
         self.wait()
         if not self._has(step):
             since = self._newest.end if self._newest else 0
-            self._submit(Snapshot.take(step, arrays, replay, blobs or {}, info or {}, since))
+            snapshot = Snapshot.take(step, arrays, replay, blobs or {}, info or {}, since)
+            self._submit(snapshot, _Barrier(1))
 
     def _has(self, step: int) -> bool:
         """Whether a step is saved already; an error if it cannot be."""
         newest = self._newest
-        if newest is None and (found := self.saved()):
+        if newest is None and (found := saved_steps(self.folder)):
             raise CheckpointError(f"{self.folder} holds a checkpoint of step {found[-1]}: restore it first")
         if newest is not None and step < newest.step:
             raise ValueError(f"step {step} cannot be saved after step {newest.step}")
         return newest is not None and step == newest.step
 
-    def _submit(self, snapshot: Snapshot, barrier: _Barrier | None = None) -> None:
-        self._pending = self._thread.submit(self._write_or_explain, snapshot, barrier or _Barrier(1))
+    def _submit(self, snapshot: Snapshot, barrier: _Barrier) -> None:
+        self._pending = self._thread.submit(self._write_or_explain, snapshot, barrier)
 
     def restore(
         self, like: PyTree, replay: Replay | None = None, *, part: bool = False, step: int | None = None
@@ -150,7 +147,7 @@ class Checkpoints:
         self.wait()
         damaged: dict[int, str] = {}
         # Listed each time: the run may have replaced a checkpoint while it was read here.
-        while untried := [n for n in self.saved() if n not in damaged and step in (None, n)]:
+        while untried := [n for n in saved_steps(self.folder) if n not in damaged and step in (None, n)]:
             newest = untried[-1]
             try:
                 manifest = self._verified(newest, with_replay=replay is not None)
@@ -214,11 +211,15 @@ class Checkpoints:
     def _set_aside(self) -> None:
         """Move away what this run repeats, having resumed from an older checkpoint than its newest."""
         newest = self._newest
-        if newest is None or not (later := [step for step in self.saved() if step > newest.step]):
+        if newest is None or not (later := [step for step in saved_steps(self.folder) if step > newest.step]):
             return
         used = {chunk.name for chunk in newest.chunks}
-        chunks = [path for path in self._chunks.glob("*.npy") if path.name not in used]
-        chunks = [path for path in chunks if _begins_at(path) >= newest.end]
+        pattern = re.compile(rf"({NAME})-.*")
+        chunks = [
+            path
+            for path in self._chunks.glob("*.npy")
+            if path.name not in used and (found := pattern.match(path.name)) and int(found[1]) >= newest.end
+        ]
         for path in [*map(self._path, later), *chunks]:
             _log.warning("%s", f"{path} is set aside: {_files.set_aside(path, self.folder)}")
 
@@ -227,23 +228,16 @@ class Checkpoints:
         for path in self.folder.glob(f"{_files.TEMPORARY}*"):
             _files.remove(path)
         kept: list[Manifest] = []
-        for step in reversed(self.saved()):
-            manifest = self._manifest(step) if len(kept) < self.keep else None
-            if manifest is None:
+        for step in reversed(saved_steps(self.folder)):
+            found = Manifest.try_read(self._path(step), step) if len(kept) < self.keep else None
+            if found is None:
                 _files.remove(self._path(step))
             else:
-                kept.append(manifest)
+                kept.append(found)
         needed = {chunk.name for manifest in kept for chunk in manifest.chunks}
         for path in self._chunks.iterdir():
             if path.name not in needed:
                 _files.remove(path)
-
-    def _manifest(self, step: int) -> Manifest | None:
-        """The manifest of a checkpoint, or None if it cannot be restored."""
-        try:
-            return Manifest.read(self._path(step), step)
-        except (Damaged, CheckpointError):
-            return None
 
     def _explain(self, step: int, error: Exception) -> str:
         reason = str(error)
@@ -284,10 +278,7 @@ def save_all(
 
 
 def complete(folders: Sequence[Path]) -> None:
-    """Name checkpoints that `save_all` had written when it was killed while naming them.
-
-    If one has its name, all of them are on disk.
-    """
+    """Name checkpoints that a killed `save_all` had written: if one has its name, all are on disk."""
     named = {step for folder in folders for step in saved_steps(folder)}
     for folder in folders:
         for step in named - set(saved_steps(folder)):
@@ -298,10 +289,7 @@ def complete(folders: Sequence[Path]) -> None:
 
 
 def newest_good(folder: Path) -> int:
-    """Step of the newest intact checkpoint; 0 if there never was one.
-
-    A `CheckpointError` if there are some, and all are damaged.
-    """
+    """Step of the newest intact checkpoint, 0 if there never was one; an error if all are damaged."""
     damaged = []
     for step in reversed(saved_steps(folder)):
         try:
@@ -322,17 +310,12 @@ def _good(path: Path, step: int, chunks: Path, *, with_replay: bool = True) -> M
     return manifest
 
 
-def _begins_at(chunk: Path) -> int:
-    begin = chunk.name.partition("-")[0]
-    return int(begin) if re.fullmatch(NAME, begin) else -1
-
-
 def restore_all(
     runs: Sequence[Checkpoints], like: Sequence[PyTree], replays: Sequence[Replay]
 ) -> list[Restored] | None:
     """`Checkpoints.restore` for R runs: the newest step of which all have a good checkpoint, or None."""
     damaged: list[str] = []
-    for step in sorted(set.intersection(*(set(run.saved()) for run in runs)), reverse=True):
+    for step in sorted(set.intersection(*(set(saved_steps(run.folder)) for run in runs)), reverse=True):
         try:
             manifests = [run._verified(step, with_replay=True) for run in runs]
             found = zip(runs, manifests, like, replays, strict=True)

@@ -74,11 +74,6 @@ def problem(path: Path, expected: Digest) -> str | None:
     return None
 
 
-def files_in(folder: Path) -> list[Path]:
-    """All files of a folder and of those inside it."""
-    return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
 def sync_folder(folder: Path) -> None:
     """Sync the names in a folder."""
     descriptor = os.open(folder, os.O_RDONLY)

@@ -88,22 +88,28 @@ class Manifest:
         return manifest
 
     @classmethod
+    def try_read(cls, folder: Path, step: int) -> "Manifest | None":
+        """The manifest, or None if the checkpoint cannot be restored."""
+        try:
+            return cls.read(folder, step)
+        except (Damaged, CheckpointError):
+            return None
+
+    @classmethod
     def _parsed(cls, values: Any) -> "Manifest":
         """The manifest of these values. A `ValueError` names what is wrong with them."""
-        fields = {"format": int, **_FIELDS}
-        if not isinstance(values, dict) or values.keys() != fields.keys():
+        if not isinstance(values, dict) or values.keys() != _FIELDS.keys():
             found = sorted(values) if isinstance(values, dict) else type(values).__name__
-            raise ValueError(f"it has {found} instead of {sorted(fields)}")
-        for name, kind in fields.items():
+            raise ValueError(f"it has {found} instead of {sorted(_FIELDS)}")
+        for name, kind in _FIELDS.items():
             if type(values[name]) not in (kind if isinstance(kind, tuple) else (kind,)):
                 raise ValueError(f"{name} is {str(values[name])[:60]!r}")
         if (found := values.pop("format")) < 1:
             raise ValueError(f"format is {found}")
         for name in ("step", "begin", "end"):
             _count(values[name])
-        values["chunks"] = [
-            Chunk(*_pair(chunk[:2]), _digest(chunk[2])) for chunk in _lists(values["chunks"], 3)
-        ]
+        chunks = _lists(values["chunks"], 3)
+        values["chunks"] = [Chunk(*_pair(chunk[:2]), _digest(chunk[2])) for chunk in chunks]
         values["pieces"] = [_pair(piece) for piece in _lists(values["pieces"], 2)]
         values["files"] = {_inside(name): _digest(digest) for name, digest in values["files"].items()}
         consumed = values["consumed"]
@@ -134,16 +140,10 @@ class Manifest:
 
 
 _FIELDS: dict[str, Any] = {
-    "step": int,
-    "begin": int,
-    "end": int,
+    **dict.fromkeys(("format", "step", "begin", "end"), int),
     "consumed": (int, list),
-    "chunks": list,
-    "pieces": list,
-    "arrays": dict,
-    "keys": dict,
-    "info": dict,
-    "files": dict,
+    **dict.fromkeys(("chunks", "pieces"), list),
+    **dict.fromkeys(("arrays", "keys", "info", "files"), dict),
 }
 
 

@@ -11,8 +11,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from gpld import files
-from gpld.replay import Replay, export_latents, export_steps, stored
-from gpld.replay import restore as restore_replay
+from gpld.replay import Replay, export_latents, export_steps, restore as restore_replay, stored
 from gpld.training.checkpoints import _files, _trees
 from gpld.training.checkpoints._manifest import (
     ARRAYS,
@@ -127,7 +126,8 @@ class Snapshot:
         for name in (LATENTS, BLOBS):
             (folder / name).mkdir(parents=True)
         _trees.write(folder / ARRAYS, self.tree.values)
-        files = {path: _files.sync_and_hash(path) for path in _files.files_in(folder)}
+        written = sorted(path for path in folder.rglob("*") if path.is_file())
+        files = {path: _files.sync_and_hash(path) for path in written}
         for piece in self.pieces:
             for name, values in piece.latents.items():
                 path = folder / _latents_name(piece.begin, piece.end, name)
@@ -154,10 +154,7 @@ class Snapshot:
 def load(
     manifest: Manifest, folder: Path, chunks: Path, like: PyTree, replay: Replay | None, *, part: bool = False
 ) -> Restored:
-    """Read a checkpoint whose files match their checksums; with `part`, only the arrays that `like` has.
-
-    `Damaged` if its arrays cannot be read, though their checksums match.
-    """
+    """Read a verified checkpoint; with `part`, only the arrays of `like`. `Damaged` if unreadable."""
     held = {name: spec for name, spec in manifest.arrays.items() if not name.startswith(OBSOLETE)}
     if differences := _trees.differences(like, held, part=part):
         more = [f"{len(differences) - 5} more"] if len(differences) > 5 else []
@@ -170,7 +167,10 @@ def load(
         consumed = np.asarray(manifest.consumed, np.int32)
         for begin, end in manifest.pieces:
             try:
-                latents = {name: _array(folder / _latents_name(begin, end, name)) for name in ("h", "z")}
+                latents = {}
+                for name in ("h", "z"):
+                    with files.open_to_read(folder / _latents_name(begin, end, name)) as file:
+                        latents[name] = np.load(file, allow_pickle=False)
                 rows = _rows(manifest, chunks, begin, end)
                 replay = restore_replay(replay, begin, rows, latents, consumed)
             except (ValueError, TypeError, IndexError) as error:  # and no other try: it may be half filled
@@ -195,11 +195,6 @@ def _pieces(replay: Replay, held: range) -> Iterator[Piece]:
         end = min(begin + size, held.stop)
         latents = export_latents(replay, begin, end)
         yield Piece(begin, end, {name: np.asarray(values) for name, values in latents.items()})
-
-
-def _array(path: Path) -> np.ndarray:
-    with files.open_to_read(path) as file:
-        return np.load(file, allow_pickle=False)
 
 
 def _latents_name(begin: int, end: int, name: str) -> str:

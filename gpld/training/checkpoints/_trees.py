@@ -67,10 +67,7 @@ def write(folder: Path, values: dict[str, np.ndarray]) -> None:
 
 
 def read(folder: Path, like: PyTree, keys: dict[str, str]) -> PyTree:
-    """The saved tree, or the part that `like` has, each leaf of the kind and on the devices of its leaf.
-
-    A `ValueError` says which array cannot be read.
-    """
+    """The saved tree, or the part that `like` has, on its devices. A `ValueError` names a bad array."""
     leaves = _named_leaves(like)
     values = _read_arrays(folder, {name: leaf for name, leaf in leaves.items() if leaf.size})
 

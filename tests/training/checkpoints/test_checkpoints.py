@@ -18,10 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpld import agent
-from gpld import replay as rp
+from gpld import agent, replay as rp
 from gpld.config import Config, with_presets
-from gpld.training.checkpoints import CheckpointError, Checkpoints, _files, _snapshot, _trees
+from gpld.training.checkpoints import CheckpointError, Checkpoints, _files, _snapshot, _trees, saved_steps
 from gpld.types import Spaces
 
 ROOT = Path(__file__).parents[2]
@@ -30,8 +29,12 @@ S, N, D, K, F = 3, 8, 4, 2, 13
 APPENDED = 3  # steps between two checkpoints: the ring comes around at the third
 
 
+def files_in(folder):
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
 def arrays(k):
-    """A tree of every kind of leaf, its bits told by `k`."""
+    """A tree of every kind of leaf, its bits chosen by `k`."""
     rng = np.random.default_rng(k)
     bits = rng.integers(0, 2**32, (3, 5), np.uint32)
     bits[0, :3] = 0x7FC00001, 0xFF800123, 0x80000000  # two NaNs with a payload, and -0.0
@@ -203,7 +206,7 @@ def test_saving_copies_before_it_returns(tmp_path, monkeypatch):
         info["names"] = ["a", "b"]
         checkpoints.save(10, live, memory, blobs=blobs, info=info)
         assert checkpoints.busy
-        assert checkpoints.saved() == []
+        assert saved_steps(checkpoints.folder) == []
         on_device = [leaf for leaf in jax.tree.leaves((live, memory)) if isinstance(leaf, jax.Array)]
         clobber = jax.jit(lambda leaves: [jnp.zeros_like(x) + x[..., :1] for x in leaves], donate_argnums=0)
         floats = [x for x in on_device if x.dtype in (jnp.float32, jnp.uint16) and x.size]
@@ -224,7 +227,7 @@ def test_steps_are_written_once_and_kept_as_long_as_they_are_needed(tmp_path):
         for k in range(1, 9):
             save(checkpoints, k)
             checkpoints.wait()
-            assert checkpoints.saved() == [10 * i for i in range(max(k - 1, 1), k + 1)]
+            assert saved_steps(checkpoints.folder) == [10 * i for i in range(max(k - 1, 1), k + 1)]
             # Two rings of 8 steps, that of the checkpoint before included.
             oldest = max(APPENDED * max(k - 1, 1) - N, 0)
             assert chunks(tmp_path) == [(b, b + 3) for b in range(oldest // 3 * 3, 3 * k, 3)]
@@ -238,7 +241,7 @@ def test_steps_are_written_once_and_kept_as_long_as_they_are_needed(tmp_path):
 @pytest.mark.parametrize("keep", [1, 3])
 def test_retention(tmp_path, keep):
     save_all(tmp_path, range(1, 6), keep=keep)
-    assert Checkpoints(tmp_path).saved() == [10 * k for k in range(6 - keep, 6)]
+    assert saved_steps(tmp_path) == [10 * k for k in range(6 - keep, 6)]
     for k in range(5, 5 - keep, -1):
         assert restore(tmp_path) == k
         shutil.rmtree(tmp_path / f"{10 * k:012d}")
@@ -252,12 +255,12 @@ def test_more_steps_than_the_ring_holds_since_the_last_checkpoint(tmp_path):
 
 def test_a_step_is_saved_once(tmp_path):
     save_all(tmp_path, [1, 2])
-    before = {path: path.stat().st_mtime_ns for path in _files.files_in(tmp_path)}
+    before = {path: path.stat().st_mtime_ns for path in files_in(tmp_path)}
     with Checkpoints(tmp_path) as checkpoints:
         restored_number(checkpoints)
         save(checkpoints, 2)
         checkpoints.wait()
-        assert {path: path.stat().st_mtime_ns for path in _files.files_in(tmp_path)} == before
+        assert {path: path.stat().st_mtime_ns for path in files_in(tmp_path)} == before
         with pytest.raises(ValueError, match="step 10 cannot be saved after step 20"):
             save(checkpoints, 1)
 
@@ -272,7 +275,7 @@ def test_another_runs_checkpoints_are_not_overwritten(tmp_path):
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "missing"])
 def test_a_damaged_file_is_named_and_the_previous_checkpoint_used(tmp_path, damage, caplog):
     save_all(tmp_path, [1, 2, 3])
-    files = [path for path in _files.files_in(tmp_path) if f"{30:012d}" in path.parts]
+    files = [path for path in files_in(tmp_path) if f"{30:012d}" in path.parts]
     files += [tmp_path / "steps" / f"{6:012d}-{9:012d}.npy"]
     assert len(files) > 12
     rng = np.random.default_rng(0)
@@ -396,7 +399,7 @@ def test_a_renamed_checkpoint_and_names_that_are_none(tmp_path):
     (tmp_path / f"{20:012d}").rename(tmp_path / f"{30:012d}")
     for name in ("\u00b2", "\u0661" * 12, "1", "-00000000010", "0" * 13):
         (tmp_path / name).mkdir()
-    assert Checkpoints(tmp_path).saved() == [10, 30]
+    assert saved_steps(tmp_path) == [10, 30]
     assert restore(tmp_path) == 1
 
 
@@ -423,12 +426,12 @@ def test_what_is_newer_than_a_good_checkpoint_is_set_aside_whole(tmp_path, caplo
     save_all(tmp_path, [1, 2, 3])
     damaged = tmp_path / f"{30:012d}"
     (damaged / "blobs" / "env").write_bytes(b"")
-    before = {path.relative_to(damaged): path.read_bytes() for path in _files.files_in(damaged)}
+    before = {path.relative_to(damaged): path.read_bytes() for path in files_in(damaged)}
     chunk = (tmp_path / "steps" / f"{6:012d}-{9:012d}.npy").read_bytes()
     save_all(tmp_path, [3])
     assert restore(tmp_path) == 3
     aside = tmp_path / "set-aside" / damaged.name
-    assert {path.relative_to(aside): path.read_bytes() for path in _files.files_in(aside)} == before
+    assert {path.relative_to(aside): path.read_bytes() for path in files_in(aside)} == before
     assert (tmp_path / "set-aside" / f"{6:012d}-{9:012d}.npy").read_bytes() == chunk
     assert f"{damaged} is set aside: {aside}" in caplog.messages
     (tmp_path / f"{30:012d}" / "blobs" / "env").write_bytes(b"")
@@ -447,14 +450,14 @@ def test_a_run_goes_on_after_damage(tmp_path, caplog):
         shutil.copytree(tmp_path, copy)
         save_all(copy, again)
         assert restore(copy) == again[-1]
-        assert Checkpoints(copy).saved() == [10 * k for k in [2, *again][-2:]]
+        assert saved_steps(copy) == [10 * k for k in [2, *again][-2:]]
         shutil.rmtree(copy / f"{10 * again[-1]:012d}")
         assert restore(copy) == [2, *again][-2]
     assert sum("000000000001-000000000009.h.npy has 0 bytes instead of" in m for m in caplog.messages) == 3
 
 
 def test_damage_to_all_stops_the_run(tmp_path, caplog):
-    """Never starts a long run anew because one file, needed by all checkpoints, is bad."""
+    """Never starts a long run from the beginning because one file, needed by all checkpoints, is bad."""
     save_all(tmp_path, [1, 2])
     shared = tmp_path / "steps" / f"{0:012d}-{3:012d}.npy"
     shared.write_bytes(shared.read_bytes()[:-1])
@@ -487,7 +490,7 @@ def test_a_checkpoint_replaced_while_it_is_read(tmp_path, monkeypatch, caplog):
     restored_number(writer)
 
     def slow(path, digest):
-        if not writer.busy and writer.saved() == [10, 20]:
+        if not writer.busy and saved_steps(writer.folder) == [10, 20]:
             for k in (3, 4):
                 save(writer, k)
             writer.close()
@@ -533,7 +536,7 @@ def test_impossible_arguments_are_named(tmp_path):
             checkpoints.save(1, {"a": {"b": jnp.zeros(1)}, "a.b": jnp.zeros(1)}, replay(1))
         with pytest.raises(TypeError, match="not JSON serializable"):
             checkpoints.save(1, arrays(1), replay(1), info={"x": np.float32(1)})
-    assert Checkpoints(tmp_path).saved() == []
+    assert saved_steps(tmp_path) == []
 
 
 def test_a_newer_format_is_refused_and_left_alone(tmp_path):
@@ -541,7 +544,7 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path):
     resealed(tmp_path / f"{20:012d}", lambda m: m.update(format=3))
     with pytest.raises(CheckpointError, match="has format 3, but this version of gpld reads up to 2"):
         restore(tmp_path)
-    assert Checkpoints(tmp_path).saved() == [10, 20]
+    assert saved_steps(tmp_path) == [10, 20]
 
 
 def test_the_first_format_is_read(tmp_path):
@@ -646,7 +649,7 @@ def test_every_moment_of_a_save_leaves_a_good_checkpoint(tmp_path, monkeypatch, 
         return lambda *args, **options: (copy(), function(*args, **options))[1]
 
     def remove_file_by_file(path):
-        for file in _files.files_in(path):
+        for file in files_in(path):
             copy()
             file.unlink()
         rmtree(path)
@@ -671,7 +674,7 @@ def test_every_moment_of_a_save_leaves_a_good_checkpoint(tmp_path, monkeypatch, 
         rmtree(tmp_path / "resumed")
     newest = []
     for moment in moments:
-        steps = Checkpoints(moment).saved()
+        steps = saved_steps(moment)
         newest.append(steps[-1])
         for step in reversed(steps):
             assert restore(moment) == step // 10

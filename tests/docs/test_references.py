@@ -1,13 +1,9 @@
-"""What pages repeat from elsewhere is still so: messages of the code, defaults, files."""
+"""What pages refer to is there: messages of the code, files, tests."""
 
 import ast
 import re
 
 import pytest
-
-from gpld import config as options
-from gpld.config import Config
-from gpld.training import saved
 
 from .pages import DOCS, ROOT, blocks
 
@@ -45,32 +41,11 @@ def test_a_message_that_the_code_does_not_have_is_noticed(code):
     assert "out: … holds a run with different options" not in code
 
 
-def test_symbols_have_the_defaults_of_the_options():
-    flat = {name: str(value) for name, value in options.flat(Config("walker-walk")).items()}
-    found = 0
-    for line in (DOCS / "method.md").read_text().splitlines():
-        cells = [cell.strip() for cell in line.split("|")]
-        if len(cells) < 6 or not (names := re.findall(r"`([\w.]+)`", cells[4])):
-            continue
-        for name, value in zip(names, cells[3].split(", "), strict=True):
-            assert float(flat[name]) == float(value), name
-            found += 1
-    assert found >= 11
-
-
 def test_files_that_pages_name_exist():
     text = "".join(page.read_text() for page in DOCS.rglob("*.md"))
     named = set(re.findall(r"`((?:gpld|tests|examples|benchmarks|scripts|results)/[\w/.]+)`", text))
     assert len(named) > 15
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
-
-
-def test_options_that_may_change_are_those_of_the_code():
-    text = (DOCS / "troubleshooting.md").read_text()
-    (sentence,) = re.findall(r"Free to change are (.*?)\.\s+Everything else", text, re.S)
-    assert set(re.findall(r"`([\w.]+)`", sentence)) - {"env_steps"} == {
-        name.strip(".") for name in saved.FREE
-    }
 
 
 @pytest.mark.parametrize("page", ["promises", "determinism"])
