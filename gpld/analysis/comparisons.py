@@ -54,7 +54,7 @@ def score_table(
     header = ("task", *compared.methods, *(f"gain of {method}" for method in compared.others))
     interval = " [95% bootstrap interval of the mean]" if "low" in summary else ""
     about = f"mean \u00b1 standard deviation{interval} over seeds ({seeds})"
-    if summary["seeds"].max() == 1:
+    if set(summary["seeds"]) == {1}:
         about = "one seed each"
     return Table(title, header, tuple(rows + totals), (about, *notes), len(totals))
 
