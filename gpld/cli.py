@@ -215,6 +215,13 @@ def evaluate(arguments: Sequence[str]) -> int:
         return command.evaluate(arguments, str(evaluate.__doc__))
 
 
+def export(arguments: Sequence[str]) -> int:
+    """Write one step of a trained agent as a file for programs without JAX: ONNX, or StableHLO."""
+    from gpld.deploy import export_command
+
+    return export_command(arguments, str(export.__doc__))
+
+
 @dataclasses.dataclass(frozen=True)
 class PackOptions:
     """Options of `gpld pack`."""
@@ -382,6 +389,7 @@ def report(arguments: Sequence[str]) -> int:
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
     "eval": evaluate,
+    "export": export,
     "pack": pack,
     "profile": profile,
     "sensitivity": sensitivity,

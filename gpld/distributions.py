@@ -119,6 +119,10 @@ class Normal(NamedTuple):
         """The action for standard-normal `noise`."""
         return self.mean + self.std * noise
 
+    def mode(self) -> Float[Array, "*N A"]:
+        """The likeliest action."""
+        return self.mean
+
     def log_prob(self, action: Float[Array, "*N A"]) -> Float[Array, "*N"]:
         """Log-density, summed over the action's dimensions."""
         z = (action - self.mean) / self.std
@@ -138,6 +142,10 @@ class OneHot(NamedTuple):
         """The action for `noise` uniform in [0, 1)."""
         index = sample_classes(jax.nn.softmax(self.logits), noise)
         return jax.nn.one_hot(index, self.logits.shape[-1])
+
+    def mode(self) -> Float[Array, "*N A"]:
+        """The likeliest action."""
+        return jax.nn.one_hot(jnp.argmax(self.logits, axis=-1), self.logits.shape[-1])
 
     def log_prob(self, action: Float[Array, "*N A"]) -> Float[Array, "*N"]:
         """Log-probability of a one-hot action."""

@@ -29,6 +29,7 @@ PAGES = (
     "docs/penalty.md",
     "docs/method.md",
     "docs/troubleshooting.md",
+    "docs/deployment.md",
 )
 
 DREAMER, GPLD = TITLES["dreamerv3"], TITLES["gpld"]
@@ -352,6 +353,30 @@ def free_options() -> str:
     return table(["free to change between two starts"], [["`env_steps`, upwards"], *([x] for x in groups)])
 
 
+# Exported agents
+
+
+def exported() -> str:
+    """Time of a step on one core by the size of the agent."""
+    rows = [
+        [row["preset"], f"{row['p50_ms']:.2f}", f"{row['p99_ms']:.2f}", f"{row['megabytes']:.1f}"]
+        for row in read("export")["rows"]
+    ]
+    return table(["agent", "median, ms", "99th percentile, ms", "file, MB"], rows, "export")
+
+
+def exported_returns() -> str:
+    """Mean returns before and after."""
+    header = ["task", "env steps", "episodes", "original (95% interval of its mean)", "exported"]
+    rows = []
+    for row in read("export-returns")["rows"]:
+        low, high = row["original_95"]
+        mean = f"{row['original_mean']:.1f} ({low:.1f} to {high:.1f})"
+        count = str(len(row["exported"]))
+        rows.append([row["task"], f"{row['env_steps']:,}", count, mean, f"{row['exported_mean']:.1f}"])
+    return table(header, rows, "export-returns")
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "symbols": symbols,
     "free options": free_options,
@@ -369,6 +394,8 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "walker-walk": walker,
     "demonstration": demonstration,
+    "export": exported,
+    "export returns": exported_returns,
 }
 """Tables by the names that pages call them by."""
 

@@ -52,12 +52,13 @@ LEFT_OUT = {
     r"srun .+": CLUSTER,
     r"gpld study run .+ --on (slurm|ray) .+": CLUSTER,
     r"gpld study run (?!smoke).+": "takes hours on a GPU; `gpld study run smoke` is the same machinery",
+    r"python examples/onnx_dm_control.py .+": "needs an exported agent; tests/deploy/test_export.py has one",
     r"gpld cost": "compiles ten programs, which takes minutes; tests/analysis/test_cost.py calls it",
     r"PYTHONPATH=\. gpld train gym:springs:.+": "needs the reader's module; tests/envs/test_make.py has one",
     r"gpld train .+ --env\.pixels": "draws for minutes without a GPU; tests/training/test_images.py",
     r"gpld train .+ --distributed .+": "needs two machines; tests/training/test_devices.py has two processes",
     r"gpld train (.+ )?--init-from .+": "needs a run of its sizes; tests/training/test_warm_start.py has one",
-    r"python benchmarks/(update|learning|end_to_end|penalty|start)\.py .+": "is for a GPU, and takes long",
+    r"python benchmarks/(update|learning|end_to_end|penalty|start|export)\.py .+": "is for a GPU, and takes long",
 }
 """Commands that are not run, as patterns, and why."""
 

@@ -15,7 +15,7 @@ from gpld.training import evaluation, saved
 from gpld.types import Spaces
 from tests.training.helpers import tiny
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 OBS = {"position": np.array([0.1, 0.2, -0.3]), "velocity": np.array([1.0, -1.0])}
 DISCRETE = Spaces.of({"height": (), "arm": (2, 3)}, actions=5, discrete=True)
 

@@ -1,0 +1,78 @@
+"""A trained agent in dm_control with NumPy and ONNX Runtime alone: neither JAX nor gpld is needed here.
+
+gpld export RUN --out agent                  # where it was trained
+pip install dm_control onnxruntime           # where it acts
+python examples/onnx_dm_control.py agent --episodes 20
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from dm_control import suite
+
+
+class Agent:
+    """An exported step, and the state that it hands on."""
+
+    def __init__(self, folder: Path, seed: int = 0):
+        settings = onnxruntime.SessionOptions()
+        settings.intra_op_num_threads = 1  # more threads cost more than they save in so small a graph
+        providers = ["CPUExecutionProvider"]
+        self.session = onnxruntime.InferenceSession(folder / "policy.onnx", settings, providers=providers)
+        self.about = json.loads((folder / "policy.onnx.json").read_text())
+        self.rng = np.random.default_rng(seed)
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin an episode."""
+        self.state = np.zeros(self.about["inputs"]["state"]["shape"], np.float32)
+
+    def act(self, observation: dict[str, np.ndarray]) -> np.ndarray:
+        """The action for an observation, in [-1, 1]."""
+        given = {f"obs.{name}": np.asarray(value, np.float32) for name, value in observation.items()}
+        for name, noise in self.about["inputs"].items():  # a deterministic agent has none
+            if name.startswith("noise."):
+                draw = self.rng.standard_normal if noise["high"] is None else self.rng.random
+                given[name] = np.asarray(draw(noise["shape"]), np.float32)
+        action, self.state = self.session.run(None, {**given, "state": self.state})
+        return action
+
+
+def play(agent: Agent, env) -> float:
+    """The return of one episode."""
+    bounds, total = env.action_spec(), 0.0
+    agent.reset()
+    step = env.reset()
+    while not step.last():
+        action = agent.act(step.observation)
+        scaled = bounds.minimum + (action + 1) / 2 * (bounds.maximum - bounds.minimum)
+        for _ in range(agent.about["action_repeat"]):
+            step = env.step(scaled)
+            total += step.reward
+            if step.last():
+                break
+    return total
+
+
+def main() -> None:
+    """Play episodes of the task that the agent was trained on."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="with policy.onnx and policy.onnx.json")
+    parser.add_argument("--episodes", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    agent = Agent(options.folder, options.seed)
+    domain, task = agent.about["task"].split("-")
+    env = suite.load(domain, task, task_kwargs={"random": options.seed})
+    returns = [play(agent, env) for _ in range(options.episodes)]
+    print(*(f"{value:.1f}" for value in returns))
+    print(f"mean {np.mean(returns):.1f} of {len(returns)} episodes")
+
+
+if __name__ == "__main__":
+    main()

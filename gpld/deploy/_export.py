@@ -1,0 +1,214 @@
+"""One step of a trained agent as a file that other programs run."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tyro
+from jaxtyping import Array
+
+import gpld
+from gpld import files
+from gpld.agent import Model
+from gpld.config import ConfigError
+from gpld.training import saved
+from gpld.training.saved import Trained
+from gpld.types import Spaces
+from gpld.world_model import States
+
+Format = Literal["onnx", "stablehlo"]
+OUTPUTS = ("action", "next_state")
+CHECKED, AGREES = 32, 1e-4
+"""Steps that a written file is tried for, and the difference from the agent that is taken for rounding."""
+
+
+class Exported(NamedTuple):
+    """What `export` wrote."""
+
+    path: Path
+    description: Path
+    """JSON with name, shape, type and range of each input and output."""
+    difference: float
+    """The largest between the file's actions and the agent's, over some steps of random observations."""
+
+
+def export(
+    run: str | Path | Trained,
+    to: Format = "onnx",
+    *,
+    deterministic: bool = False,
+    out: str | Path | None = None,
+) -> Exported:
+    """Write one step of an agent, or of that of a run's newest good checkpoint, to `out/policy.FORMAT`.
+
+    The step maps observations and a state to an action and the next state, all of one environment, without a
+    leading axis, in float32 whatever the run computed in. The state is one vector; zeros begin an episode. A
+    sampling step takes its random numbers as inputs. A deterministic one takes the likeliest latent state and
+    action. `policy.FORMAT.json` says the rest. `out` is the folder of the run unless given.
+    """
+    if to not in get_args(Format):
+        raise ConfigError(f"to: {to!r} is not allowed; it must be {' or '.join(get_args(Format))}")
+    onnx = _imported_onnx() if to == "onnx" else None
+    trained = run if isinstance(run, Trained) else saved.load(run)
+    described = description(trained, deterministic)
+    step = jax.jit(step_of(trained.spaces, trained.model, list(described["inputs"])))
+    shapes = {
+        name: jax.ShapeDtypeStruct(tuple(x["shape"]), x["dtype"]) for name, x in described["inputs"].items()
+    }
+    data = onnx(step, shapes, OUTPUTS) if onnx else _stablehlo(step, shapes)
+    difference = _difference(_runner(to, data), step, described["inputs"])
+    folder = Path(trained.folder if out is None else out)
+    folder.mkdir(parents=True, exist_ok=True)
+    path, beside = folder / f"policy.{to}", folder / f"policy.{to}.json"
+    files.write_bytes(path, data)
+    files.write_json(beside, described | {"checked": {"steps": CHECKED, "largest_difference": difference}})
+    return Exported(path, beside, difference)
+
+
+def step_of(spaces: Spaces, model: Model, names: Sequence[str]) -> Callable[..., tuple[Array, Array]]:
+    """One step as a function of the inputs with these names. Without noise it is deterministic."""
+    dynamics = model.world.dynamics
+    deter, code, _ = _widths(spaces, model)
+
+    def step(*arrays: Array) -> tuple[Array, Array]:
+        given = {name: x[None] for name, x in zip(names, arrays, strict=True)}
+        e = model.world.encoder({name: given[f"obs.{name}"] for name, _ in spaces.obs}, jnp.dtype("float32"))
+        h, z, action = jnp.split(given["state"], [deter, deter + code], axis=-1)
+        uniform = given.get("noise.latent", jnp.zeros((1, dynamics.stoch)))
+        seen = dynamics.observe_step(States(h, z), e, action, jnp.zeros(1, bool), uniform)
+        h, z = seen.h, seen.z
+        if "noise.latent" not in given:
+            probs = dynamics.probs(seen.logits)
+            z = jax.nn.one_hot(jnp.argmax(probs, axis=-1), probs.shape[-1]).reshape(z.shape)
+        policy = model.policy(States(h, z).feature)
+        action = policy.sample(given["noise.action"]) if "noise.action" in given else policy.mode()
+        chosen = jnp.argmax(action[0]) if spaces.discrete else jnp.clip(action[0], -1.0, 1.0)
+        return chosen, jnp.concatenate([h, z, action], axis=-1)[0]
+
+    return step
+
+
+def _widths(spaces: Spaces, model: Model) -> tuple[int, int, int]:
+    """Of h, z and the last action in the state."""
+    dynamics = model.world.dynamics
+    return *(dense.linear.weight.shape[0] for dense in dynamics.inputs[:2]), spaces.actions
+
+
+def description(trained: Trained, deterministic: bool) -> dict[str, Any]:
+    """What the JSON beside the file says."""
+    config, spaces, model = trained.config, trained.spaces, trained.model
+    inputs = {
+        f"obs.{name}": _array(shape, spaces.dtype(name), *((0, 255) if name in spaces.images else ()))
+        for name, shape in spaces.obs
+    }
+    state = _array([sum(_widths(spaces, model))], "float32")
+    inputs["state"] = state | {"meaning": "next_state of the step before; zeros where an episode begins"}
+    if not deterministic:
+        uniform = {"meaning": "random numbers, uniform in [0, 1)"}
+        latent, one = _array([model.world.dynamics.stoch], "float32", 0, 1), _array([], "float32", 0, 1)
+        normal = _array([spaces.actions], "float32") | {"meaning": "random numbers, standard normal"}
+        inputs["noise.latent"], inputs["noise.action"] = (
+            latent | uniform,
+            (one | uniform if spaces.discrete else normal),
+        )
+    if spaces.discrete:
+        action = _array([], "int32", 0, spaces.actions - 1) | {"meaning": "the number of the chosen action"}
+    else:
+        meaning = "to be scaled from [-1, 1] to the environment's bounds"
+        action = _array([spaces.actions], "float32", -1, 1) | {"meaning": meaning}
+    return {
+        "task": config.task,
+        "action_repeat": config.env.action_repeat,
+        "deterministic": deterministic,
+        "inputs": inputs,
+        "outputs": dict(zip(OUTPUTS, (action, state), strict=True)),
+        "env_steps": trained.env_steps,
+        "gpld": gpld.__version__,
+    }
+
+
+def _array(
+    shape: Sequence[int], dtype: str, low: int | None = None, high: int | None = None
+) -> dict[str, Any]:
+    """An input or output; None for a side without a bound."""
+    return {"shape": list(shape), "dtype": dtype, "low": low, "high": high}
+
+
+def _stablehlo(step: Callable[..., Any], shapes: Mapping[str, jax.ShapeDtypeStruct]) -> bytes:
+    from jax import export as jax_export
+
+    exported = jax_export.export(jax.jit(step), platforms=("cpu", "cuda"))(*shapes.values())
+    return bytes(exported.serialize())
+
+
+def _imported_onnx() -> Callable[..., bytes]:
+    try:
+        import onnxruntime  # noqa: F401
+
+        from gpld.deploy._onnx import to_onnx
+    except ImportError as error:
+        raise ConfigError(f"to: 'onnx' needs a package ({error}): pip install 'gpld[onnx]'") from None
+    return to_onnx
+
+
+def _runner(to: str, data: bytes) -> Callable[[Mapping[str, Any]], Sequence[Any]]:
+    """Runs the bytes of a file as those who are given it do: inputs by name to outputs."""
+    if to == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+        return lambda inputs: session.run(OUTPUTS, dict(inputs))
+    from jax import export as jax_export
+
+    call = jax.jit(jax_export.deserialize(bytearray(data)).call)
+    return lambda inputs: call(*inputs.values())
+
+
+def _difference(
+    run: Callable[[Mapping[str, Any]], Sequence[Any]], step: Callable[..., Any], inputs: Mapping[str, Any]
+) -> float:
+    """The largest difference between actions of a file and of the agent, whose states both are given."""
+    rng, state, found = np.random.default_rng(0), np.zeros(inputs["state"]["shape"], np.float32), []
+    for _ in range(CHECKED):
+        given = {name: _drawn(rng, x) for name, x in inputs.items()} | {"state": state}
+        action, state = map(np.asarray, step(*given.values()))
+        found.append(float(np.abs(np.asarray(run(given)[0], np.float64) - action).max()))
+    # At the border between two classes rounding decides, so a single step may differ.
+    if np.median(found) > AGREES:
+        raise RuntimeError(f"the exported step differs from the agent's by {np.median(found):.1e}")
+    return max(found)
+
+
+def _drawn(rng: np.random.Generator, described: Mapping[str, Any]) -> np.ndarray:
+    low, high, shape = described["low"], described["high"], described["shape"]
+    numbers = rng.normal(size=shape) if high is None else rng.uniform(low, high, shape)
+    return np.asarray(numbers, described["dtype"])
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportOptions:
+    """Options of `gpld export`."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
+    """Folder of a run, finished or not: its newest good checkpoint is exported."""
+    to: Format = "onnx"
+    """Format of the file: onnx for any program, stablehlo for compilers and JAX."""
+    deterministic: bool = False
+    """Take the likeliest latent state and action, rather than random numbers as inputs."""
+    out: Annotated[
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the run)")
+    ] = None
+    """Folder for policy.FORMAT and policy.FORMAT.json."""
+
+
+def export_command(arguments: Sequence[str], what: str) -> int:
+    """`gpld export`."""
+    options = tyro.cli(ExportOptions, prog="gpld export", description=what, args=list(arguments))
+    found = export(options.run, options.to, deterministic=options.deterministic, out=options.out)
+    print(f"written to {found.path}, names and shapes to {found.description}")
+    print(f"its actions differ by at most {found.difference:.1e} from the agent's, over {CHECKED} steps")
+    return 0
