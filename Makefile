@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 READY := .venv/.ready
 TORCH_READY := .venv/.torch
 
-.PHONY: setup train test test-full docs docs-serve bench lint typecheck format lock clean help
+.PHONY: setup train test test-full docs docs-serve bench lint typecheck format lock dist clean help
 .DEFAULT_GOAL := help
 
 help:
@@ -29,6 +29,7 @@ help:
 	@echo 'make bench      the benchmarks'
 	@echo 'make lint       ruff and pyright;  make format  applies what ruff can'
 	@echo 'make lock       resolve requirements.lock anew (needs uv)'
+	@echo 'make dist       wheel and sdist, in dist/'
 	@echo 'make clean      remove .venv, caches and build products'
 
 setup: $(READY)
@@ -89,6 +90,9 @@ format: $(READY)
 
 lock:
 	uv pip compile --universal --python-version 3.11 pyproject.toml --extra dev -o requirements.lock --no-header --quiet
+
+dist: $(READY)
+	@$(BIN)/hatchling build -d dist
 
 clean:
 	rm -rf .venv .cache .pytest_cache .ruff_cache .hypothesis .coverage* htmlcov dist site

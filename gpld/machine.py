@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,12 @@ from typing import Any, NamedTuple
 
 GL_PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
 """Debian packages that let MuJoCo render without a screen."""
+
+INSTALL_SUITE = "pip install 'gpld[suite]'"
+if sys.version_info >= (3, 13):  # where labmaze, which only dm_control's mazes use, has no wheels
+    INSTALL_SUITE += ", and for dm_control pip install --no-deps dm_control==1.0.38"
+"""What to type for the simulators of the DeepMind Control suite."""
+
 _JAX_CACHES_FROM = 1.0
 """JAX's default for the seconds of compilation from which it caches a program."""
 

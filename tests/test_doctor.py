@@ -73,14 +73,15 @@ def test_a_version_outside_the_pinned_pair_is_noted(monkeypatch):
     assert "mujoco==3.6.0 dm_control==1.0.38" in finding.remedy
 
 
-def test_a_missing_package_stops_training_except_envpool(monkeypatch):
+def test_a_missing_package_stops_training_but_simulators_are_optional(monkeypatch):
     def missing(name):
         raise _examine.PackageNotFoundError(name)
 
     monkeypatch.setattr(_examine, "version", missing)
     assert _examine._package("jax").stops_training
-    assert not _examine._package("envpool").stops_training
-    assert _examine._package("envpool").remedy
+    for name in ("envpool", "dm_control", "mujoco"):
+        assert not _examine._package(name).stops_training
+        assert "pip install 'gpld[suite]'" in _examine._package(name).remedy
 
 
 def test_a_broken_device_stops_training():

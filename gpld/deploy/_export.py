@@ -38,7 +38,7 @@ class Exported(NamedTuple):
 
 def export(
     run: str | Path | Trained,
-    to: Format = "onnx",
+    to: str = "onnx",
     *,
     deterministic: bool = False,
     out: str | Path | None = None,

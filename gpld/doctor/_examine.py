@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gpld.machine import GL_PACKAGES, compilation_cache, cores, host_memory
+from gpld.machine import GL_PACKAGES, INSTALL_SUITE, compilation_cache, cores, host_memory
 
 PACKAGES = (
     "jax",
@@ -25,6 +25,9 @@ PACKAGES = (
     "envpool",
 )
 """Packages whose versions decide whether and how training runs."""
+
+SIMULATORS = ("mujoco", "dm_control", "envpool")
+"""Those of the extra `suite`."""
 
 PINS = {"mujoco": "3.6.0", "dm_control": "1.0.38"}
 """Versions that are known to work only together."""
@@ -108,9 +111,8 @@ def _package(name: str) -> Finding:
     try:
         found = version(name)
     except PackageNotFoundError:
-        if name == "envpool":
-            remedy = "none needed, but on Linux x86-64 `pip install envpool==1.2.5` steps environments faster"
-            return Finding(name, "not installed", remedy)
+        if name in SIMULATORS:
+            return Finding(name, "not installed", f"for tasks of the suite: {INSTALL_SUITE}")
         return Finding(name, "not installed", "install gpld again: `make setup`", stops_training=True)
     if found != PINS.get(name, found):
         pair = " ".join(f"{package}=={pin}" for package, pin in PINS.items())
@@ -141,15 +143,9 @@ def _device(result: _ProbeResult) -> Finding:
 def _engines(envpool: _ProbeResult, dm_control: _ProbeResult) -> Iterator[Finding]:
     """One engine is enough to train from states."""
     stops = not envpool.ok and not dm_control.ok
-    pair = " ".join(f"{package}=={pin}" for package, pin in PINS.items())
-    remedies = {
-        "envpool": "`pip install envpool==1.2.5`, or --backend dm_control",
-        "dm_control": f"`pip install {pair}`",
-    }
     for name, result in (("envpool", envpool), ("dm_control", dm_control)):
-        yield Finding(
-            f"{name} engine", result.text, "" if result.ok else remedies[name], stops and not result.ok
-        )
+        remedy = "" if result.ok else f"{INSTALL_SUITE}; gym:Name-v0 trains without it"
+        yield Finding(f"{name} engine", result.text, remedy, stops and not result.ok)
 
 
 def _chosen_backend() -> str:

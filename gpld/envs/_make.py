@@ -18,7 +18,7 @@ from gpld.envs._dm_control import (
 from gpld.envs._process import Hosts
 from gpld.envs._serial import SerialEnv
 from gpld.envs._stream import MakeStream, Stream
-from gpld.machine import cores
+from gpld.machine import INSTALL_SUITE, cores
 
 log = logging.getLogger("gpld.envs")
 
@@ -80,6 +80,8 @@ def make(
         return _suite(str(task), seeds, count, action_repeat, workers, **drawing, **processes_of, **watch)
     except (ConfigError, EnvironmentFailure):
         raise
+    except ModuleNotFoundError as error:
+        raise ConfigError(f"task: {task!r} needs {error.name}, which is missing: {INSTALL_SUITE}") from None
     except Exception as error:  # of whatever kind: MuJoCo, dm_control and PyOpenGL have many
         needs_gl = render or pixels or needs_renderer(str(task))
         reason = rendering_message(error) if needs_gl else f"{type(error).__name__}: {error}"

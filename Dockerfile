@@ -1,0 +1,18 @@
+# docker build -t gpld .                                   for CPUs
+# docker build -t gpld --build-arg EXTRAS=suite,cuda .     for NVIDIA's GPUs; run it with --gpus all
+# docker run -v "$PWD/runs:/work/runs" gpld train cheetah-run --preset nano demo
+FROM python:3.12-slim
+
+ARG EXTRAS=suite
+# What MuJoCo draws with where there is no screen, for films and images.
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6 \
+    && rm -rf /var/lib/apt/lists/*
+
+COPY pyproject.toml README.md LICENSE /src/
+COPY gpld /src/gpld
+RUN pip install --no-cache-dir "/src[$EXTRAS,video]" && rm -rf /src
+
+WORKDIR /work
+ENTRYPOINT ["gpld"]
+CMD ["doctor"]

@@ -1,0 +1,91 @@
+"""The wheel in empty environments, installed by plain pip; and what is said where a simulator is missing."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from gpld import envs
+from gpld.config import ConfigError
+from tests.scripts import ROOT
+from tests.training.helpers import arguments, tiny
+
+PENALTY = (
+    "import jax; from gpld import penalty; "
+    "found = penalty.exact(lambda u: jax.nn.softmax(u.reshape(2, 4)), jax.numpy.zeros(8)); "
+    "print(round(float(found.mean()), 4))"
+)
+"""Each row of the softmax's Jacobian is (1 - 1/4)/4 once and -1/16 three times: 3/16 a distribution."""
+
+OWN = {
+    "JAX_COMPILATION_CACHE_DIR",
+    "PATH",
+    "HOME",
+    "PIP_CONFIG_FILE",
+    "PIP_FIND_LINKS",
+    "PIP_INDEX_URL",
+    "PIP_CERT",
+}
+
+
+def run(*words, folder):
+    environment = {name: value for name, value in os.environ.items() if name in OWN}
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{words}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dist")
+    hatchling = shutil.which("hatchling", path=os.path.dirname(sys.executable))
+    assert hatchling
+    run(hatchling, "build", "-d", str(folder), folder=ROOT)
+    assert len(list(folder.glob("*.tar.gz"))) == 1
+    return next(folder.glob("*.whl"))
+
+
+def environment(folder, python, *packages):
+    """A virtual environment in which plain pip installed packages; its programs."""
+    run(python, "-m", "venv", str(folder), folder=folder.parent)
+    run(str(folder / "bin/pip"), "install", "--quiet", *packages, folder=folder)
+    return folder / "bin"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("python", ["python3.11", "python3.12", "python3.13", "python3.14"])
+def test_the_wheel_trains(wheel, python, tmp_path):
+    if (
+        not shutil.which(python)
+        or subprocess.run([python, "-m", "venv", "--help"], capture_output=True).returncode
+    ):
+        pytest.skip(f"there is no {python} here")
+    programs = environment(tmp_path / "env", python, f"{wheel}[suite]")
+    assert "STOPS" not in run(str(programs / "gpld"), "doctor", folder=tmp_path)
+    options = arguments(tiny(env_steps=400, agent={"compute": "float32"}, replay={"train_ratio": 6.0}))
+    run(str(programs / "gpld"), "train", *options, "--out", "run", folder=tmp_path)
+    assert (tmp_path / "run" / "checkpoints").is_dir()
+    assert run(str(programs / "python"), "-c", PENALTY, folder=tmp_path) == "0.1875\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_penalty_needs_jax_alone(wheel, tmp_path):
+    programs = environment(tmp_path / "env", sys.executable, "jax>=0.10,<0.13", "numpy")
+    run(str(programs / "pip"), "install", "--no-deps", str(wheel), folder=tmp_path)
+    assert run(str(programs / "python"), "-c", PENALTY, folder=tmp_path) == "0.1875\n"
+
+
+def test_the_penalty_imports_jax_and_numpy_alone():
+    code = "import sys, jax, numpy; known = {*sys.modules, *sys.stdlib_module_names}; import gpld.penalty; "
+    code += "print(*{name.split('.')[0] for name in sys.modules} - {name.split('.')[0] for name in known})"
+    assert run(sys.executable, "-c", code, folder=ROOT).split() == ["gpld"]
+
+
+def test_a_missing_simulator_is_named_with_what_to_install(monkeypatch):
+    monkeypatch.setitem(sys.modules, "dm_control", None)
+    with pytest.raises(ConfigError, match=r"task: 'fish-swim' needs dm_control.*pip install 'gpld\[suite\]'"):
+        envs.make("fish-swim", count=1, seed=0)
