@@ -190,7 +190,7 @@ def _drawn(rng: np.random.Generator, described: Mapping[str, Any]) -> np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
-class ExportOptions:
+class AgentExportOptions:
     """Options of `gpld export`."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
@@ -207,7 +207,7 @@ class ExportOptions:
 
 def export_command(arguments: Sequence[str], what: str) -> int:
     """`gpld export`."""
-    options = tyro.cli(ExportOptions, prog="gpld export", description=what, args=list(arguments))
+    options = tyro.cli(AgentExportOptions, prog="gpld export", description=what, args=list(arguments))
     found = export(options.run, options.to, deterministic=options.deterministic, out=options.out)
     print(f"written to {found.path}, names and shapes to {found.description}")
     print(f"its actions differ by at most {found.difference:.1e} from the agent's, over {CHECKED} steps")

@@ -1,5 +1,6 @@
 """Makes vector environments from a task's name or a factory."""
 
+import importlib.util
 import logging
 from collections.abc import Callable
 from functools import partial
@@ -80,8 +81,6 @@ def make(
         return _suite(str(task), seeds, count, action_repeat, workers, **drawing, **processes_of, **watch)
     except (ConfigError, EnvironmentFailure):
         raise
-    except ModuleNotFoundError as error:
-        raise ConfigError(f"task: {task!r} needs {error.name}, which is missing: {INSTALL_SUITE}") from None
     except Exception as error:  # of whatever kind: MuJoCo, dm_control and PyOpenGL have many
         needs_gl = render or pixels or needs_renderer(str(task))
         reason = rendering_message(error) if needs_gl else f"{type(error).__name__}: {error}"
@@ -101,6 +100,8 @@ def _suite(
     **watch: Any,
 ) -> VectorEnv:
     """A task of dm_control's suite."""
+    if importlib.util.find_spec("dm_control") is None:
+        raise ConfigError(f"task: {task!r} needs dm_control, which is not installed: {INSTALL_SUITE}")
     # Before there are processes that would all try.
     choose_renderer(render=render or pixels or needs_renderer(task))
     taken = hosts.take(processes if processes > 1 else 0)
