@@ -48,7 +48,8 @@ def export(
     The step maps observations and a state to an action and the next state, all of one environment, without a
     leading axis, in float32 whatever the run computed in. The state is one vector; zeros begin an episode. A
     sampling step takes its random numbers as inputs. A deterministic one takes the likeliest latent state and
-    action. `policy.FORMAT.json` says the rest. `out` is the folder of the run unless given.
+    action. `policy.FORMAT.json` says the rest. Without `out` the
+    file is in the folder of the run, or in this one if the agent comes from a file.
     """
     if to not in get_args(Format):
         raise ConfigError(f"to: {to!r} is not allowed; it must be {' or '.join(get_args(Format))}")
@@ -61,7 +62,8 @@ def export(
     }
     data = onnx(step, shapes, OUTPUTS) if onnx else _stablehlo(step, shapes)
     difference = _difference(_runner(to, data), step, described["inputs"])
-    folder = Path(trained.folder if out is None else out)
+    own = trained.folder if trained.folder.is_dir() else Path()
+    folder = own if out is None else Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     path, beside = folder / f"policy.{to}", folder / f"policy.{to}.json"
     files.write_bytes(path, data)
@@ -193,14 +195,14 @@ def _drawn(rng: np.random.Generator, described: Mapping[str, Any]) -> np.ndarray
 class AgentExportOptions:
     """Options of `gpld export`."""
 
-    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
-    """Folder of a run, finished or not: its newest good checkpoint is exported."""
+    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
+    """Folder of a run, finished or not: its newest good checkpoint is exported; or an agent file."""
     to: Format = "onnx"
     """Format of the file: onnx for any program, stablehlo for compilers and JAX."""
     deterministic: bool = False
     """Take the likeliest latent state and action, rather than random numbers as inputs."""
     out: Annotated[
-        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the run)")
+        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the run, or this)")
     ] = None
     """Folder for policy.FORMAT and policy.FORMAT.json."""
 
