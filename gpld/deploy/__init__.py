@@ -13,7 +13,5 @@ Only options and parameters are read, and no simulator need be installed. `gpld.
 programs without JAX and this package can run.
 """
 
-from gpld.deploy._export import Exported, export, export_command
-from gpld.deploy._policy import Policy, load
-
-__all__ = ["Exported", "Policy", "export", "export_command", "load"]
+from gpld.deploy._export import Exported as Exported, export as export, export_command as export_command
+from gpld.deploy._policy import Policy as Policy, load as load
