@@ -25,6 +25,7 @@ from gpld.config import (
     ConfigError,
     Preset,
     check_numbers,
+    evaluated_once,
     learns_nothing,
     normalize,
     override,
@@ -147,7 +148,7 @@ def train(arguments: Sequence[str]) -> int:
     from gpld.display import summary
     from gpld.training import train_all
 
-    if reason := learns_nothing(options.config):
+    for reason in filter(None, (learns_nothing(options.config), evaluated_once(options.config))):
         print(f"warning: {reason}", file=sys.stderr)
     members = options.members if alone else options.members[index::count]
     if members and not _accepts_duration(members, options.yes):
@@ -195,7 +196,7 @@ def _summarize(members: Sequence[Member], alone: bool, arguments: Sequence[str])
 def parse_train(arguments: Sequence[str]) -> TrainOptions:
     """The options in the arguments of `gpld train`, those of all its runs validated."""
     what = "\n".join([str(train.__doc__), *_listed("Methods", METHODS)])
-    options = _parse_run(TrainOptions, "train", what, arguments, task="")
+    options = _parse_run(TrainOptions, "train", what, arguments)
     check_numbers(options, "devices")
     if options.distributed and not 0 <= options.distributed[1] < options.distributed[2]:
         raise ConfigError(f"distributed: {options.distributed!r} is not allowed; INDEX must be in [0, COUNT)")
@@ -291,7 +292,7 @@ def profile(arguments: Sequence[str]) -> int:
 
 def parse_profile(arguments: Sequence[str]) -> ProfileOptions:
     """The validated options in the arguments of `gpld profile`."""
-    options = _parse_run(ProfileOptions, "profile", str(profile.__doc__), arguments, task="walker-walk")
+    options = _parse_run(ProfileOptions, "profile", str(profile.__doc__), arguments)
     check_numbers(options, "updates")
     return options
 
@@ -327,11 +328,11 @@ def theory(arguments: Sequence[str]) -> int:
 Options = TypeVar("Options", bound=ConfigOptions)
 
 
-def _parse_run(kind: type[Options], name: str, what: str, arguments: Sequence[str], *, task: str) -> Options:
+def _parse_run(kind: type[Options], name: str, what: str, arguments: Sequence[str]) -> Options:
     """Options of a command that takes a whole configuration, validated."""
     arguments = normalize(arguments)
     # Presets are the defaults of the options beside them, so they are read first.
-    defaults = with_presets(Config(task), _given(arguments, "preset") or ())
+    defaults = with_presets(Config(""), _given(arguments, "preset") or ())
     options = tyro.cli(
         kind,
         prog=f"gpld {name}",
@@ -339,6 +340,8 @@ def _parse_run(kind: type[Options], name: str, what: str, arguments: Sequence[st
         args=list(arguments),
         default=kind(**{field.name: getattr(defaults, field.name) for field in dataclasses.fields(Config)}),
     )
+    if not options.task:
+        raise ConfigError(f"task: name one, such as `gpld {name} walker-walk`; `gpld tasks` lists them")
     validate(options.config)
     return options
 

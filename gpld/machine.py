@@ -141,11 +141,29 @@ def interruptible() -> Iterator[Callable[[], int | None]]:
         yield lambda: None
         return
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_acknowledge, args=(reader,), daemon=True).start()
     try:
         yield lambda: received[0] if received else None
     finally:
+        signal.set_wakeup_fd(wakeup)
+        os.close(writer)
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _acknowledge(signals: int) -> None:
+    """Answer Ctrl-C at once, also while the main thread compiles and hears nothing; end at the second one."""
+    with open(signals, "rb", buffering=0) as numbers:
+        pressed = 0
+        while number := numbers.read(1):
+            pressed += number[0] == signal.SIGINT
+            if pressed > 1:
+                os._exit(128 + signal.SIGINT)
+            if number[0] == signal.SIGINT:
+                print("stopping after this step; Ctrl-C again to quit now", file=sys.stderr, flush=True)
 
 
 def log_plainly() -> None:

@@ -16,6 +16,7 @@ from gpld.config import (
     Config,
     ConfigError,
     diff,
+    evaluated_once,
     flat,
     learns_nothing,
     load,
@@ -320,7 +321,6 @@ def test_processes_really_meet():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["task: ''", "a task of the DeepMind Control suite"]),
         (["walker-wlak"], ["task: 'walker-wlak'", "did you mean walker-walk"]),
         (["walker-walk", "--agent.penalty.rho", "1.5"], ["agent.penalty.rho: 1.5", "in (0, 1]"]),
         (["walker-walk", "--preset", "12n"], ["preset: '12n'", "did you mean 12m"]),
@@ -550,7 +550,7 @@ def test_profile_shows_tables_and_where_the_trace_is(monkeypatch, capsys, tmp_pa
     monkeypatch.setattr("gpld.profiling.profile", profile)
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=true")
     arguments = ["--preset", "nano", "cpu", "--updates", "4", "--replay.batch", "3", "--out", str(tmp_path)]
-    assert cli.main(["profile", *arguments]) == 0
+    assert cli.main(["profile", "walker-walk", *arguments]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"imagine +│ +2 │ +1.000 │ 80.0%", shown)
     assert "12.300 ms per update on the clock" in shown
@@ -571,7 +571,7 @@ def test_profile_shows_tables_and_where_the_trace_is(monkeypatch, capsys, tmp_pa
     ],
 )
 def test_mistakes_in_profiling(capsys, arguments, message):
-    assert cli.main(["profile", *arguments]) == 2
+    assert cli.main(["profile", "walker-walk", *arguments]) == 2
     assert capsys.readouterr().err == f"gpld profile: {message}\n"
 
 
@@ -658,3 +658,24 @@ def test_listing_studies_has_help(capsys):
         cli.main(["study", "list", "--help"])
     assert left.value.code == 0
     assert "List the studies." in capsys.readouterr().out
+
+
+def test_a_run_with_one_evaluation_is_told_how_to_get_a_curve():
+    config = with_presets(Config("walker-walk"), ["nano", "cpu"])
+    short = override(config, {"env_steps": 12_000})
+    every, steps = config.eval.every, short.agent_steps
+    assert evaluated_once(short) == (
+        f"eval.every is {every:,} of {steps:,} agent steps; for a learning curve, --eval.every {steps // 10}"
+    )
+    assert evaluated_once(config) == ""
+    assert evaluated_once(override(short, {"eval": {"every": 1000}})) == ""
+    assert evaluated_once(override(short, {"env_steps": 200})) == ""  # told that it learns nothing
+
+
+@pytest.mark.parametrize("command", ["train", "profile"])
+def test_a_command_without_a_task_says_how_to_name_one(command, capsys):
+    assert cli.main([command]) == 2
+    message = (
+        f"gpld {command}: task: name one, such as `gpld {command} walker-walk`; `gpld tasks` lists them\n"
+    )
+    assert capsys.readouterr().err == message

@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -94,3 +95,24 @@ def test_a_process_that_leaves_gpus_computes_on_the_cpu():
         check=True,
     )
     assert found.stdout.strip() == "cpu"
+
+
+ENDLESS = """
+import hashlib
+from gpld.machine import interruptible
+with interruptible():
+    print("ready", flush=True)
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)  # hours in C, as compiling is minutes
+"""
+
+
+def test_ctrl_c_is_answered_while_python_cannot_and_the_second_one_ends():
+    command = [sys.executable, "-c", ENDLESS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        assert process.stderr.readline() == "stopping after this step; Ctrl-C again to quit now\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait() in (128 + signal.SIGINT, -signal.SIGINT)

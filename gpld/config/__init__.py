@@ -25,6 +25,7 @@ from gpld.config._tree import (
 )
 from gpld.config._validation import (
     check_numbers as check_numbers,
+    evaluated_once as evaluated_once,
     learns_nothing as learns_nothing,
     validate as validate,
 )

@@ -145,6 +145,15 @@ def learns_nothing(config: Config) -> str:
     return f"no update will be made: {at}, and {least}, and a sequence of each environment is needed"
 
 
+def evaluated_once(config: Config) -> str:
+    """A word about a run so short that its learning curve is one point, or nothing."""
+    every, steps = config.eval.every, config.agent_steps
+    if not 0 < steps < 2 * every or not config.updates_at(steps):
+        return ""
+    often = max(1, steps // 10)
+    return f"eval.every is {every:,} of {steps:,} agent steps; for a learning curve, --eval.every {often}"
+
+
 def validate(config: Config | AgentConfig) -> None:
     """Raise a `ConfigError` that names the first option with an impossible value, and what is allowed."""
     if isinstance(config, AgentConfig):

@@ -2,7 +2,8 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -70,6 +71,13 @@ class Progress:
         """Print a line that stays, above the display."""
         print_line(text, self._console)
 
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Say that the update is compiled, which looks like standstill; its time is not part of the speed."""
+        self.message("compiling the update")
+        yield
+        self._speed = Speed()
+
     def facts(self) -> dict[str, str]:
         """The texts to show, by name."""
         count, speed, runs = self._count, self._speed.per_second(), len(self._labels)
@@ -83,7 +91,7 @@ class Progress:
                 f"{_number(runs * speed.env_steps)} env steps/s, {_number(runs * speed.updates)} updates/s"
             )
             facts["speed"] = rates + (" of all runs" if runs > 1 else "")
-            if speed.env_steps > 0:
+            if speed.env_steps > 0 and count.updates:  # steps before the first update are much faster
                 left = max(0, self._total - count.env_steps) / speed.env_steps
                 facts["time"] += f", {_duration(left)} left"
         if shown := self._by_label("train/return"):

@@ -67,7 +67,7 @@ def _connect(address: str) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ConfigError("on: ray is not installed: pip install 'gpld[ray]'") from error
+        raise ConfigError("on: ray is not installed: pip install -e '.[ray]'") from error
     try:
         ray.init(address=address, log_to_driver=False, logging_level="warning")
     except ConnectionError as error:

@@ -105,7 +105,7 @@ def _executor(folder: Path, options: SlurmOptions) -> Any:
     try:
         from submitit import SlurmExecutor
     except ImportError as error:
-        raise ConfigError("on: slurm needs submitit: pip install 'gpld[slurm]'") from error
+        raise ConfigError("on: slurm needs submitit: pip install -e '.[slurm]'") from error
     if SlurmExecutor.affinity() < 0:
         raise ConfigError("on: slurm is not on this machine (there is no srun)")
     executor = SlurmExecutor(folder / "slurm", max_num_timeout=TIMEOUTS, python=sys.executable)

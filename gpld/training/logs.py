@@ -284,7 +284,7 @@ class _WandB:
     """One Weights & Biases run for all starts of a run. It ignores steps that it already has."""
 
     def __init__(self, folder: Path, hyperparameters: Hyperparameters):
-        wandb = _import("wandb", "log.wandb", "pip install 'gpld[wandb]'")
+        wandb = _import("wandb", "log.wandb", "pip install -e '.[wandb]'")
         name = folder / "wandb-id"
         if not name.exists():
             files.write_text(name, uuid.uuid4().hex[:12])

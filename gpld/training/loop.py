@@ -14,7 +14,7 @@ One run is a population of one: all arrays have a leading run axis.
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Literal, NamedTuple, NoReturn, TypeVar
 
@@ -185,6 +185,8 @@ class Training:
             self._waiting = _blank_step(self.env.spaces, len(configs), shared.env.count)
             """The environments' last step, if it has not been used yet."""
             self._phase: Literal["new", "stepping", "waiting"] = "new"
+            self._compiled = False
+            """Whether this process has compiled the update."""
             keep, folders = shared.checkpoint.keep, [member.folder for member in group.members]
             self.checkpoints = [
                 stack.enter_context(Checkpoints(folder / CHECKPOINTS, keep=keep)) for folder in folders
@@ -263,8 +265,9 @@ class Training:
         if self.state.replay.host:  # reading batches from it waits for the device
             self._send(np.asarray(action))
         if due:
-            self.state = _program.learn(config, self.state, due, self.keys.sample, self._mesh)
-            self.updates += due
+            with self.progress.compiling() if not self._compiled else nullcontext():
+                self.state = _program.learn(config, self.state, due, self.keys.sample, self._mesh)
+            self.updates, self._compiled = self.updates + due, True
         if not self.state.replay.host:
             # Acting is done long before learning, so this does not wait for the updates just dispatched.
             self._send(np.asarray(action))

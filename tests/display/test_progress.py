@@ -61,7 +61,7 @@ def test_a_run_that_stands_still_or_is_done_does_not_break_the_time_left(clock, 
         (50, "0:00:01 passed"),
         (300, "0:00:02 passed, 0:00:00 left"),
     ):
-        progress.update(env_steps=env_steps, updates=0)
+        progress.update(env_steps=env_steps, updates=1)
         assert progress.facts()["time"] == expected
         clock.now += 1
 

@@ -103,7 +103,7 @@ def test_a_codec_that_is_missing_is_named_and_the_gif_is_written(tmp_path, monke
     assert made.mp4 is None
     assert output in made.no_mp4
     assert str(made).endswith(f"(return 1.2); {made.no_mp4}")
-    assert "pip install 'gpld[video]'" in str(made)
+    assert "pip install -e '.[video]'" in str(made)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["film.gif", "film.png"]
 
 
