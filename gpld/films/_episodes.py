@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gpld import config as options, machine
+from gpld import machine
 from gpld.envs import announce
 from gpld.pictures import FRAMES, Picture, save_film, spaced
 from gpld.tasks import GYM_PREFIX
@@ -55,7 +55,7 @@ def film(
     observation counted, is drawn at so many of them, evenly spaced. Raises `NoFilm` if pictures cannot be
     drawn here, or a film takes longer than `timeout` seconds.
     """
-    task = options.load(run / saved.CONFIG).task
+    task = saved.config_of(run).task
     made = in_own_process("film", (run, out, seed, films, frames), task, films * timeout)
     return [
         Film(Path(gif), Path(strip), episode_return, mp4 and Path(mp4), why)

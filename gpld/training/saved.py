@@ -129,9 +129,16 @@ def evaluation_of(path: Path) -> dict[str, Any]:
     return _json(path, agent_files.AgentFile(path), EVALUATION)
 
 
+def config_of(run: str | Path) -> Config:
+    """The options of a run or agent file."""
+    path = locate(run)
+    if path.is_file():
+        return options.parse(_json(path, agent_files.AgentFile(path), CONFIG), path)
+    return options.load(path / CONFIG)
+
+
 def _load_file(path: Path) -> Trained:
-    file = agent_files.AgentFile(path)
-    config = options.parse(_json(path, file, CONFIG), path)
+    file, config = agent_files.AgentFile(path), config_of(path)
     spaces = _spaces(_json(path, file, SPACES), path)
     shapes = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0)).model
     arrays = [jnp.asarray(file.array(name, leaf.shape)) for name, leaf in _named(shapes).items()]

@@ -29,7 +29,7 @@ def packed(tmp_path):
 def test_an_packed_agent_comes_back_and_the_same_bytes_are_written_twice(packed, tmp_path):
     path, sha256 = packed
     found = saved.load(path)
-    assert found.config == CONFIG
+    assert found.config == saved.config_of(path) == CONFIG
     assert found.spaces == SPACES
     assert (found.env_steps, found.updates) == (100, 700)
     assert saved.steps(path) == [100]
