@@ -43,7 +43,8 @@
   toggles("tasks", tasks, false);
   toggles("runs", seeds, false);
   byId("seeds").parentNode.hidden = seeds.length < 2;
-  window.onresize = () => draw();
+  const wide = window.matchMedia("(min-width: 800px)");
+  wide.onchange = () => draw();
   byId("seeds").onchange = () => draw();
   byId("axis").onchange = () => draw();
 
@@ -121,7 +122,7 @@
   let W = 380;
   const H = 250, L = 44, R = 16, T = 24, B = 34;
   // Two charts are as wide as three, and four stand two by two.
-  const fit = (place, count) => { const few = count < 3 || count === 4; W = few && window.innerWidth > 800 ? 560 : 380; place.classList.toggle("few", few); };
+  const fit = (place, count) => { const few = count < 3 || count === 4; W = few && wide.matches ? 560 : 380; place.classList.toggle("few", few); };
   // A panel: `curves` with their `line`s of points, `others` with means and bounds alone, what is on its axes, and how values are written.
   const chart = ({ title, task, curves, others = [], x: across, y: up, name = short, value = short }) => {
     const everySeed = byId("seeds").checked;
@@ -151,8 +152,8 @@
       svg.append(make("line", { class: "grid", x1: L, x2: W - R, y1: Y(y), y2: Y(y) }));
       svg.append(make("text", { x: L - 5, y: Y(y) + 4, "text-anchor": "end" }, short(y)));
     }
-    const wide = step(end);
-    for (let x = 0; x <= end + 1e-9; x += wide) svg.append(make("text", { x: X(x), y: H - B + 16, "text-anchor": "middle" }, name(x)));
+    const stride = step(end);
+    for (let x = 0; x <= end + 1e-9; x += stride) svg.append(make("text", { x: X(x), y: H - B + 16, "text-anchor": "middle" }, name(x)));
     svg.append(make("text", { x: W - R, y: H - 4, "text-anchor": "end" }, across));
     const path = (line) => line.map((p, i) => `${i ? "L" : "M"}${X(p[0]).toFixed(1)} ${Y(p[1]).toFixed(1)}`).join("");
     for (const { method, other, lines, mean: middle } of groups) {
