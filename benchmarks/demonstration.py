@@ -40,9 +40,9 @@ class Options:
 
 
 def measure(seed: int, more: list[str], folder: Path) -> dict[str, float]:
-    """Train a seed as a user does, unless that was done."""
+    """Train a seed as a user does, unless its run is there."""
     command = [sys.executable, "-m", *COMMAND.split(), "--seed", str(seed), "--out", str(folder), *more]
-    if not (folder / "curve.png").exists():  # the last thing but films
+    if not (folder / saved.CONFIG).exists():
         subprocess.run(command, check=True)
     returns = logs.evaluations(folder)[1]
     return {
