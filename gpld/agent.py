@@ -4,6 +4,7 @@ Nothing here knows of environments, files or devices. All three functions work u
 axis of runs, each with its own parameters, random numbers and hyperparameters.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import equinox as eqx
@@ -13,9 +14,9 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 
 from gpld import behavior, fused, world_model
 from gpld.behavior import Normalizer, PolicyHead
-from gpld.config import AgentConfig
+from gpld.config import ARRAYS, AgentConfig, flat, with_numbers
 from gpld.optimizer import laprop, tensor_norms
-from gpld.types import Batch, Latent, Spaces
+from gpld.types import Batch, Latent, Number, Spaces
 from gpld.world_model import DreamNoise, PenaltyNoise, States, TwoHotHead, WorldModel
 
 
@@ -30,30 +31,21 @@ class Model(eqx.Module):
 class Hyper(NamedTuple):
     """Hyperparameters that may differ between runs of one program, as float32 scalars."""
 
-    learning_rate: Float[Array, ""]
-    entropy: Float[Array, ""]
     posterior: Float[Array, ""]
     """Initial weight of the posterior penalty."""
     prior: Float[Array, ""]
     """Initial weight of the prior penalty."""
-    floor: Float[Array, ""]
-    """Smallest weight of both."""
     over_all: Float[Array, ""]
     """1 to average the penalty over all states, 0 over those that it was evaluated on."""
+    numbers: dict[str, Float[Array, ""]]
+    """Other options, by their names: some of `config.NUMBERS`, which stand in the place of the program's."""
 
     @classmethod
-    def of(cls, config: AgentConfig) -> "Hyper":
-        """Those of a run."""
-        penalty = config.penalty
-        values = cls(
-            learning_rate=config.optimizer.learning_rate,
-            entropy=config.behavior.entropy,
-            posterior=penalty.posterior,
-            prior=penalty.prior,
-            floor=penalty.floor,
-            over_all=penalty.scaling == "all",
-        )
-        return cls(*(jnp.float32(value) for value in values))
+    def of(cls, config: AgentConfig, names: Sequence[str] = ARRAYS) -> "Hyper":
+        """Those of a run; `names` are the numbers that its program takes as arrays."""
+        penalty, values = config.penalty, flat(config)
+        scalars = (penalty.posterior, penalty.prior, penalty.scaling == "all")
+        return cls(*map(jnp.float32, scalars), {name: jnp.float32(values[name]) for name in names})
 
 
 class AgentState(NamedTuple):
@@ -167,6 +159,7 @@ def loss(
 ) -> tuple[Float[Array, ""], LossOutput]:
     """The one loss of all modules. `state` gives what is not trained by gradients."""
     model, slow_value = fused.chosen(config, batch, (model, state.slow_value))
+    config = with_numbers(config, state.hyper.numbers)
     world, hyper = model.world, state.hyper
 
     prediction = world_model.predict(config, world, batch, noise.classes)
@@ -178,7 +171,7 @@ def loss(
     start = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), States(seen.h, seen.z))
     dream = world.dynamics.imagine(model.policy, start, noise.dream, unroll=config.unroll)
     scores = behavior.score(world, model.policy, model.value, slow_value, dream)
-    dreamt = behavior.dream_losses(config.behavior, state.normalizer, hyper.entropy, dream.action, scores)
+    dreamt = behavior.dream_losses(config.behavior, state.normalizer, dream.action, scores)
 
     value, slow = seen.read(model.value, slow_value)
     bootstrap = dreamt.returns[0].reshape(batch.reward.shape)
@@ -191,8 +184,7 @@ def loss(
     terms["value"] = (1.0, dreamt.value.mean())
     terms["replay_value"] = (config.behavior.replay_value, replay_value.mean())
     for name, value in penalties.items():
-        initial = getattr(hyper, name)
-        weight = world_model.penalty_weight(config.penalty, initial, hyper.floor, state.updates)
+        weight = world_model.penalty_weight(config.penalty, getattr(hyper, name), state.updates)
         terms[f"penalty_{name}"] = (weight, value)
     total = sum(weight * term for weight, term in terms.values())
 
@@ -211,9 +203,8 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
     noise = draw_noise(config, state.model, batch, jax.random.fold_in(state.key, state.updates))
     gradient = jax.value_and_grad(lambda model: loss(config, model, state, batch, noise), has_aux=True)
     (total, out), grads = gradient(state.model)
-    steps, optimizer = laprop(config.optimizer).update(
-        grads, state.optimizer, state.model, learning_rate=state.hyper.learning_rate
-    )
+    config = with_numbers(config, state.hyper.numbers)
+    steps, optimizer = laprop(config.optimizer).update(grads, state.optimizer, state.model)
     rate = config.optimizer.behavior_rate
     steps = eqx.tree_at(
         lambda model: (model.policy, model.value),
@@ -240,7 +231,7 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
     return state, out.latents, metrics
 
 
-def follow(slow: PyTree, source: PyTree, rate: float) -> PyTree:
+def follow(slow: PyTree, source: PyTree, rate: Number) -> PyTree:
     """Move slow parameters towards their source."""
     return jax.tree.map(lambda old, new: (1 - rate) * old + rate * new, slow, source)
 

@@ -34,9 +34,8 @@ from gpld.config import (
     with_presets,
 )
 from gpld.population import METHODS, Member, Method, method_of
-
-MAX_RUNS = 4096
-"""The most runs of one command."""
+from gpld.sweeps.definition import Sweep, members as sweep_members
+from gpld.sweeps.settings import MAX_RUNS, parse, unnested
 
 DEATH = (
     "the process died without an error: an environment or a library ended it, or the system killed it, as it "
@@ -92,6 +91,13 @@ class TrainOptions(ConfigOptions):
     """Train a run of each seed, all in one program: 0..4 for five of them, or a list such as 0 3 7."""
     method: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
     """Train runs of each method, all in one program; both stands for gpld dreamerv3."""
+    sweep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="OPTION=VALUE,VALUE [...]")] = ()
+    """Train every combination of the values of some options with every seed, and compare them. Runs whose
+    options allow it are trained in one program, the others in turn. preset and method can be swept too."""
+    halve_at: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ENV-STEPS [...]")] = ()
+    """Stop the worse half of a sweep's settings at these env steps, by the areas under their curves."""
+    sweep_at: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ENV-STEPS [...]")] = ()
+    """Compare a sweep's settings at these env steps (default: those of --halve-at, and the end)."""
     yes: bool = False
     """Do not ask whether to begin a run that is expected to take more than a day on a CPU."""
     devices: int = 0
@@ -104,22 +110,49 @@ class TrainOptions(ConfigOptions):
         Path | None,
         tyro.conf.arg(
             metavar="FOLDER",
-            help_behavior_hint="(default: runs/TASK-seedSEED, or runs/TASK with --seeds or --method)",
+            help_behavior_hint="(default: runs/TASK-seedSEED, runs/TASK with --seeds or --method, "
+            "or runs/TASK-sweep)",
         ),
     ] = None
-    """Folder of the run, or of those METHOD-seedSEED; one that holds a run is resumed."""
+    """Folder of the run, or of those METHOD-seedSEED or SETTING-seedSEED; one that holds runs is resumed."""
 
     @property
     def members(self) -> list[Member]:
         """The runs, and their folders."""
-        config, task = self.config, self.task.replace(":", "-").replace("/", "-")
+        config = self.config
         if not self.seeds and not self.method:
-            return [Member(config, self.out or Path("runs") / f"{task}-seed{config.seed}")]
-        named = [population.BOTH if name == "both" else (name,) for name in self.method]
-        methods = sum(named, ()) or (method_of(config),)
-        return population.members(config, self._seeds(), methods, self.out or Path("runs") / task)
+            return [Member(config, self.out or Path("runs") / f"{self._task_name}-seed{config.seed}")]
+        methods = self.methods or (method_of(config),)
+        return population.members(config, self.all_seeds, methods, self.out or Path("runs") / self._task_name)
 
-    def _seeds(self) -> list[int]:
+    @property
+    def _task_name(self) -> str:
+        return self.task.replace(":", "-").replace("/", "-")
+
+    @property
+    def settings(self) -> dict[str, list[Member]]:
+        """The runs of each setting of a sweep."""
+        return sweep_members(self.config, self.definition, self.sweep_folder)
+
+    @property
+    def definition(self) -> Sweep:
+        """The sweep."""
+        values = ({"method": list(self.methods)} if self.methods else {}) | parse(self.sweep)
+        return Sweep(values, tuple(self.all_seeds), self.halve_at, self.sweep_at)
+
+    @property
+    def sweep_folder(self) -> Path:
+        """The folder of a sweep."""
+        return self.out or Path("runs") / f"{self._task_name}-sweep"
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods that are named."""
+        return sum((population.BOTH if name == "both" else (name,) for name in self.method), ())
+
+    @property
+    def all_seeds(self) -> list[int]:
+        """The seeds that are named, or the one."""
         if not self.seeds:
             return [self.seed]
         if self.seed:
@@ -138,6 +171,8 @@ class TrainOptions(ConfigOptions):
 def train(arguments: Sequence[str]) -> int:
     """Train agents on a task, or resume runs that were interrupted."""
     options = parse_train(arguments)  # before JAX is loaded, which takes its time
+    if options.sweep:
+        return _train_sweep(fit_device(options, arguments), arguments)
     address, index, count = options.distributed or ("", 0, 1)
     alone = len(options.members) == 1
     if options.distributed and alone:
@@ -161,6 +196,59 @@ def train(arguments: Sequence[str]) -> int:
     if members and not (alone and index):
         _summarize(members, alone, arguments)
     return 0
+
+
+def _train_sweep(options: TrainOptions, arguments: Sequence[str]) -> int:
+    from gpld.analysis import tables
+    from gpld.display import summary
+    from gpld.sweeps import show, training
+
+    out, settings = options.sweep_folder, options.settings
+    members = [member for own in settings.values() for member in own]
+    print(f"{len(settings)} settings, {len(members)} runs, {len(population.programs(members))} programs")
+    if not _accepts_duration(members, options.yes):
+        return 1
+    with machine.report_death(f"gpld train: {DEATH}; the same command resumes from the last checkpoint"):
+        results = training.run(options.config, options.definition, out, devices=options.devices)
+    if signals := [result.signal for result in results if result.signal]:
+        print(f"resume with: {summary.program('gpld')} train {shlex.join(arguments)}")
+        return 128 + signals[0]
+    for table in show.tables(out):
+        print(f"\n{tables.render(table, 'terminal')}")
+    print("\n".join(map(str, show.save(out))))
+    print(f"on one page: {summary.program('gpld')} report {shlex.quote(str(out))}")
+    return 0
+
+
+def _check_sweep(options: TrainOptions, arguments: Sequence[str]) -> None:
+    """Refuse mistakes in a sweep, and options of one where there is none."""
+    if not options.sweep:
+        if _given(arguments, "sweep") is not None:
+            raise ConfigError("sweep: no option is named; it takes OPTION=VALUE,VALUE")
+        for name in ("halve_at", "sweep_at"):
+            if getattr(options, name):
+                raise ConfigError(f"{name}: {getattr(options, name)} is not allowed without sweep")
+        return
+    if options.distributed:
+        raise ConfigError("distributed: not allowed beside sweep; a study trains settings on many machines")
+    values = options.definition.values
+    swept = {*values, *(x for name in values.get("preset", ()) for x in unnested(PRESETS[name].options))}
+    for name in sorted(swept - {"task", "preset", "method"}):
+        if any(_given(arguments, form) is not None for form in _forms(name)):
+            raise ConfigError(f"sweep: {name} is swept, and --{name} sets it too")
+    if "task" in values and options.task not in values["task"]:
+        raise ConfigError(f"sweep: task: {options.task} is named first, and must be among the values")
+    if "method" in parse(options.sweep) and options.method:
+        raise ConfigError("sweep: method is swept, and --method names some too")
+    _ = options.settings  # validates all of them
+
+
+def _forms(name: str) -> list[str]:
+    """How an option may be typed: with dashes, and `no-` before what is switched off."""
+    group, _, option = name.rpartition(".")
+    prefix = f"{group}." if group else ""
+    forms = [f"{prefix}{start}{option}" for start in ("", "no_")]
+    return [*forms, *(form.replace("_", "-") for form in forms)]
 
 
 def _accepts_duration(members: Sequence[Member], yes: bool) -> bool:
@@ -203,7 +291,8 @@ def parse_train(arguments: Sequence[str]) -> TrainOptions:
     if options.distributed and not re.fullmatch(r".+:\d+", options.distributed[0]):
         allowed = "HOST:PORT, such as localhost:1234"
         raise ConfigError(f"distributed: {options.distributed[0]!r} is not allowed; it must be {allowed}")
-    for member in options.members:
+    _check_sweep(options, arguments)
+    for member in () if options.sweep else options.members:
         validate(member.config)
     return options
 

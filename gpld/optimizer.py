@@ -4,7 +4,7 @@ The order is the point: clip each tensor, divide by the root mean square, and on
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +13,7 @@ import optax
 from jaxtyping import Array, Float, Int, PyTree
 
 from gpld.config import OptimizerConfig
+from gpld.types import Number
 
 _PARTS = 128
 
@@ -41,7 +42,7 @@ def _square_sums(x: Float[Array, "..."]) -> Float[Array, " parts"]:
     return jnp.pad(jnp.sum(jnp.square(x.reshape(parts, -1)), axis=1), (0, _PARTS - parts))
 
 
-def clip_by_tensor_norm(clip: float, floor: float) -> optax.GradientTransformation:
+def clip_by_tensor_norm(clip: Number, floor: Number) -> optax.GradientTransformation:
     """Limit each tensor's gradient norm to `clip` times the tensor's own norm (at least `floor`)."""
 
     def update(grads, state, params=None):
@@ -71,7 +72,7 @@ def _follow(state: AverageState, values: PyTree, decay: float) -> tuple[AverageS
     return AverageState(count, average), 1 / (1 - decay ** count.astype(jnp.float32))
 
 
-def scale_by_rms(decay: float, eps: float) -> optax.GradientTransformation:
+def scale_by_rms(decay: float, eps: Number) -> optax.GradientTransformation:
     """Divide by the bias-corrected running root mean square."""
 
     def update(grads, state, params=None):
@@ -98,26 +99,23 @@ class WarmupState(NamedTuple):
     count: Int[Array, ""]
 
 
-def scale_by_warmup(warmup: int) -> optax.GradientTransformationExtraArgs:
-    """Multiply by `-learning_rate`, rising linearly from exactly 0 over the first `warmup` updates.
+def scale_by_warmup(learning_rate: Number, warmup: Number) -> optax.GradientTransformation:
+    """Multiply by `-learning_rate`, rising linearly from exactly 0 over the first `warmup` updates."""
 
-    The learning rate is an argument of `update`, so that many runs of one program can each have their own.
-    """
-
-    def update(grads, state, params=None, *, learning_rate: Float[Array, ""], **unused: Any):
-        del unused
-        ramp = jnp.minimum(1.0, state.count.astype(jnp.float32) / warmup) if warmup else 1.0
-        rate = learning_rate * ramp
+    def update(grads, state, params=None):
+        length = jnp.float32(warmup)
+        ramp = jnp.minimum(1.0, state.count.astype(jnp.float32) / jnp.maximum(length, 1.0))
+        rate = learning_rate * jnp.where(length > 0, ramp, 1.0)
         return jax.tree.map(lambda g: -rate * g, grads), WarmupState(state.count + 1)
 
-    return optax.GradientTransformationExtraArgs(lambda params: WarmupState(jnp.zeros((), jnp.int32)), update)
+    return optax.GradientTransformation(lambda params: WarmupState(jnp.zeros((), jnp.int32)), update)
 
 
-def laprop(config: OptimizerConfig) -> optax.GradientTransformationExtraArgs:
-    """The one optimiser of all modules; `update` takes `learning_rate`."""
+def laprop(config: OptimizerConfig) -> optax.GradientTransformation:
+    """The one optimiser of all modules."""
     return optax.chain(
         clip_by_tensor_norm(config.clip, config.clip_floor),
         scale_by_rms(config.beta2, config.eps),
         scale_by_momentum(config.beta1),
-        scale_by_warmup(config.warmup),
+        scale_by_warmup(config.learning_rate, config.warmup),
     )

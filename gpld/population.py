@@ -1,7 +1,8 @@
 """Methods by name, and runs that one program can train together.
 
 Runs of one task and size differ in their seeds and in a few scalars, and those are arrays with a leading run
-axis (`agent.Hyper`). Everything else decides shapes or compiled code, and is the same for all of them.
+axis (`agent.Hyper`). Everything else decides shapes or compiled code, and is the same for all of them:
+`config.PER_RUN` lists in what they may differ.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpld import config as options
-from gpld.config import Config, ConfigError, suggestion
+from gpld.config import PER_RUN, Config, ConfigError, suggestion
 
 
 class Method(NamedTuple):
@@ -43,17 +44,6 @@ BOTH = ("gpld", "dreamerv3")
 TITLES = {name: method.title for name, method in METHODS.items()}
 """Titles of the methods."""
 
-PER_RUN = (
-    "seed",
-    "agent.optimizer.learning_rate",
-    "agent.behavior.entropy",
-    "agent.penalty.posterior",
-    "agent.penalty.prior",
-    "agent.penalty.scaling",
-    "agent.penalty.floor",
-)
-"""Options in which runs of one program may differ."""
-
 
 class Member(NamedTuple):
     """A run: its options, and the folder that keeps it."""
@@ -65,6 +55,12 @@ class Member(NamedTuple):
     def name(self) -> str:
         """Its name in messages."""
         return self.folder.name
+
+    @property
+    def label(self) -> str:
+        """What it shares with runs that differ in their seeds: its setting, or else its method."""
+        setting, _, seed = self.name.rpartition("-seed")
+        return setting if setting and seed.isdigit() else method_of(self.config)
 
 
 def with_method(config: Config, name: Any, changes: Mapping[str, Any] | None = None) -> Config:
@@ -104,6 +100,19 @@ def members(config: Config, seeds: Sequence[int], methods: Sequence[str], out: P
         for method in methods
         for seed in seeds
     ]
+
+
+def shared_options(config: Config) -> dict[str, Any]:
+    """The options, by their dotted names, that all runs of a program have in common."""
+    return {name: value for name, value in options.flat(config).items() if name not in PER_RUN}
+
+
+def programs(runs: Sequence[Member]) -> list[list[Member]]:
+    """Runs that can be trained together, in the order of the first of each."""
+    found: dict[tuple, list[Member]] = {}
+    for run in runs:
+        found.setdefault(tuple(shared_options(run.config).values()), []).append(run)
+    return list(found.values())
 
 
 def shared(runs: Sequence[Member]) -> Config:

@@ -14,6 +14,9 @@ from typing import Literal, NamedTuple
 
 from jaxtyping import Array, Bool, Float, Integer, UInt8
 
+Number = Float[Array, ""] | float | int
+"""An option that may be an array of the program, where its runs differ in it."""
+
 
 @dataclass(frozen=True)
 class Spaces:

@@ -5,7 +5,7 @@ import pytest
 
 from gpld import agent, interop
 from gpld.agent import Noise
-from gpld.config import AgentConfig, BehaviorConfig, ModelConfig, OptimizerConfig
+from gpld.config import ARRAYS, NUMBERS, AgentConfig, BehaviorConfig, ModelConfig, OptimizerConfig, override
 from gpld.types import Batch, Latent, Spaces
 from gpld.world_model import DreamNoise, PenaltyNoise
 from tests.golden_files import Golden, assert_close, swap
@@ -225,7 +225,8 @@ def test_a_non_finite_update_changes_nothing_but_the_counters(broken):
 
 def test_parameters_never_leave_the_finite_numbers():
     state = agent.init(TINY, SPACES, jax.random.key(0))
-    state = state._replace(hyper=state.hyper._replace(learning_rate=jnp.float32(jnp.inf)))
+    numbers = state.hyper.numbers | {"optimizer.learning_rate": jnp.float32(jnp.inf)}
+    state = state._replace(hyper=state.hyper._replace(numbers=numbers))
     state, _, metrics = update(TINY, state, make_batch())
     assert metrics["updates/skipped"] == 1
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.model))
@@ -247,6 +248,79 @@ def test_policy_and_value_may_learn_at_a_rate_of_their_own():
         for got, want in steps:
             np.testing.assert_allclose(got, rate * want, atol=1e-6)
         assert any(jnp.abs(leaf).max() > 1e-3 for leaf in jax.tree.leaves(getattr(whole, name)))
+
+
+OTHER_NUMBERS = {
+    "optimizer.learning_rate": 3e-2,
+    "optimizer.behavior_rate": 0.3,
+    "optimizer.warmup": 50,
+    "optimizer.clip": 1e-3,
+    "optimizer.clip_floor": 50.0,
+    "optimizer.eps": 0.1,
+    "loss.reconstruction": 0.4,
+    "loss.reward": 2.0,
+    "loss.cont": 0.6,
+    "loss.dyn": 0.7,
+    "loss.rep": 0.3,
+    "loss.free_nats": 0.01,
+    "behavior.entropy": 0.1,
+    "behavior.discount_horizon": 20,
+    "behavior.trace": 0.5,
+    "behavior.slow_rate": 0.2,
+    "behavior.slow_weight": 0.4,
+    "behavior.replay_value": 1.3,
+    "behavior.return_rate": 0.3,
+    "behavior.return_low": 25.0,
+    "behavior.return_high": 75.0,
+    "behavior.return_limit": 0.01,
+    "penalty.floor": 0.9,
+    "penalty.scale": 1.5,
+    "penalty.start": 1,
+    "penalty.decay_steps": 7,
+    "penalty.step_interval": 1,
+    "penalty.step_factor": 0.1,
+}
+SCHEDULES = {"sqrt": ("scale",), "linear": ("decay_steps",), "step": ("step_interval", "step_factor")}
+
+
+def with_options(config, values):
+    changes = {}
+    for name, value in values.items():
+        group, option = name.split(".")
+        changes.setdefault(group, {})[option] = value
+    return override(config, changes)
+
+
+def updated(config, program, names, count=3):
+    """A run after some updates by the program of `program`, which takes `names` as arrays."""
+    state = agent.init(config, SPACES, jax.random.key(0))._replace(hyper=agent.Hyper.of(config, names))
+    for seed in range(count):
+        state, _, _ = update(program, state, make_batch(seed=seed))
+    return state._replace(hyper=None, key=None)
+
+
+def furthest(one, two):
+    """The largest difference of any number of two states."""
+    pairs = zip(*map(jax.tree.leaves, (one, two)), strict=True)
+    return max(float(jnp.max(jnp.abs(x - y))) for x, y in pairs)
+
+
+@pytest.mark.parametrize(
+    "schedule", ["sqrt", *(pytest.param(x, marks=pytest.mark.slow) for x in ("linear", "step"))]
+)
+def test_every_number_in_which_runs_may_differ_is_the_runs_own(schedule):
+    """In one program, each alone changes a run, and all together make it the run they make as constants."""
+    assert set(OTHER_NUMBERS) == set(NUMBERS)
+    short = {"penalty.decay_steps": 20, "penalty.step_interval": 2, "optimizer.clip": 0.1}
+    base = with_options(TINY, {"penalty.schedule": schedule, **short})
+    unread = {f"penalty.{x}" for kind, own in SCHEDULES.items() if kind != schedule for x in own}
+    alone = updated(base, base, NUMBERS)
+    for name, value in OTHER_NUMBERS.items():
+        changed = furthest(alone, updated(with_options(base, {name: value}), base, NUMBERS))
+        assert (changed == 0) == (name in unread), name
+        assert changed == 0 or changed > 1e-6, name
+    other = with_options(base, OTHER_NUMBERS)
+    assert furthest(updated(other, base, NUMBERS), updated(other, other, ARRAYS)) < 1e-5
 
 
 def test_the_agent_overfits_a_fixed_batch():

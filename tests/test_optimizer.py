@@ -5,7 +5,7 @@ import optax
 import pytest
 
 from gpld.config import OptimizerConfig
-from gpld.optimizer import clip_by_tensor_norm, laprop, scale_by_momentum, scale_by_rms
+from gpld.optimizer import clip_by_tensor_norm, laprop, scale_by_momentum, scale_by_rms, scale_by_warmup
 from tests.golden_files import Golden, assert_close
 
 
@@ -31,7 +31,7 @@ def test_golden_trajectory(case):
     state, states = whole.init(params), {name: stage.init(params) for name, stage in stages.items()}
     for step in range(next(iter(grads.values())).shape[0]):
         signal = {name: grad[step] for name, grad in grads.items()}
-        update, state = whole.update(signal, state, params, learning_rate=jnp.float32(config.learning_rate))
+        update, state = whole.update(signal, state, params)
         for name, stage in stages.items():
             signal, states[name] = stage.update(signal, states[name], params)
             for tensor, value in signal.items():
@@ -48,7 +48,7 @@ def test_first_update_is_exactly_zero_and_the_rate_is_reached_after_warmup():
     state = optimizer.init(params)
     sizes = []
     for _ in range(6):
-        update, state = optimizer.update({"w": jnp.ones(3)}, state, params, learning_rate=jnp.float32(0.1))
+        update, state = optimizer.update({"w": jnp.ones(3)}, state, params)
         sizes.append(float(-update["w"][0]))
     # A constant gradient is normalised to one, so the update is the rate itself.
     np.testing.assert_allclose(sizes, [0, 0.025, 0.05, 0.075, 0.1, 0.1], rtol=1e-4)
@@ -56,18 +56,20 @@ def test_first_update_is_exactly_zero_and_the_rate_is_reached_after_warmup():
 
 
 def test_without_warmup_the_first_update_has_the_full_rate():
-    optimizer = laprop(OptimizerConfig(warmup=0))
+    optimizer = laprop(OptimizerConfig(warmup=0, learning_rate=0.1))
     params = jnp.ones(3)
-    update, _ = optimizer.update(jnp.ones(3), optimizer.init(params), params, learning_rate=jnp.float32(0.1))
+    update, _ = optimizer.update(jnp.ones(3), optimizer.init(params), params)
     np.testing.assert_allclose(update, -0.1, rtol=1e-5)
 
 
 def test_runs_of_one_program_have_their_own_learning_rates():
-    optimizer = laprop(OptimizerConfig(warmup=0))
-    params = jnp.ones((2, 3))
-    state = jax.vmap(optimizer.init)(params)
-    rates = jnp.array([0.1, 0.3])
-    update, _ = jax.vmap(lambda g, s, p, r: optimizer.update(g, s, p, learning_rate=r))(
-        jnp.ones((2, 3)), state, params, rates
-    )
-    np.testing.assert_allclose(update[1], 3 * update[0], rtol=1e-6)
+    params, grads = jnp.ones((2, 3)), jnp.ones((2, 3))
+
+    def update(params, grads, rate, warmup):
+        optimizer = optax.chain(scale_by_momentum(0.9), scale_by_warmup(rate, warmup))
+        return optimizer.update(grads, optimizer.init(params), params)[0]
+
+    steps = jax.vmap(update)(params, grads, jnp.array([0.1, 0.3]), jnp.array([0.0, 0.0]))
+    np.testing.assert_allclose(steps[1], 3 * steps[0], rtol=1e-6)
+    steps = jax.vmap(update)(params, grads, jnp.array([0.1, 0.3]), jnp.array([0.0, 5.0]))
+    np.testing.assert_allclose(steps, [[-0.1] * 3, [0.0] * 3], rtol=1e-6)

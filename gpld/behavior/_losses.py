@@ -25,7 +25,7 @@ class Normalizer(NamedTuple):
 
     def follow(self, config: BehaviorConfig, returns: Float[Array, "..."]) -> "Normalizer":
         """Move towards the percentiles of `returns`."""
-        levels = jnp.array([config.return_low, config.return_high])
+        levels = jnp.stack([jnp.float32(config.return_low), jnp.float32(config.return_high)])
         low, high = jnp.percentile(returns.ravel(), levels)
         rate = config.return_rate
         return Normalizer((1 - rate) * self.low + rate * low, (1 - rate) * self.high + rate * high)
@@ -76,7 +76,6 @@ class DreamLosses(NamedTuple):
 def dream_losses(
     config: BehaviorConfig,
     normalizer: Normalizer,
-    entropy_weight: Float[Array, ""],
     action: Float[Array, "H N A"],
     scores: Scores,
 ) -> DreamLosses:
@@ -96,7 +95,7 @@ def dream_losses(
     # How likely the dream still goes on at each state.
     weight = (jnp.cumprod(discount * cont, axis=0) / discount)[:-1]
     entropy = policy.entropy()
-    policy_loss = -weight * (policy.log_prob(action) * advantage + entropy_weight * entropy)
+    policy_loss = -weight * (policy.log_prob(action) * advantage + config.entropy * entropy)
     metrics = {
         "return/mean": returns.mean(),
         "return/std": returns.std(),

@@ -4,6 +4,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
+from gpld.types import Number
+
 
 def _lambda_returns(
     reward: Float[Array, "H N"],
@@ -31,8 +33,8 @@ def dream_returns(
     cont: Float[Array, "S N"],
     value: Float[Array, "S N"],
     *,
-    trace: float,
-    discount: float,
+    trace: Number,
+    discount: Number,
 ) -> Float[Array, "S-1 N"]:
     """Returns of the first S-1 of S imagined states; `discount` is 1 where `cont` contains it."""
     cont = cont[1:] * discount
@@ -45,8 +47,8 @@ def replay_returns(
     is_terminal: Bool[Array, "T B"],
     bootstrap: Float[Array, "T B"],
     *,
-    trace: float,
-    discount: float,
+    trace: Number,
+    discount: Number,
 ) -> Float[Array, "T-1 B"]:
     """Returns of the first T-1 replayed states, with `bootstrap` for the value of every state."""
     live = jnp.where(is_terminal[1:], 0.0, discount)

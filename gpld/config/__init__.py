@@ -16,6 +16,12 @@ from gpld.config._options import (
     PenaltyConfig as PenaltyConfig,
     ReplayConfig as ReplayConfig,
 )
+from gpld.config._per_run import (
+    ARRAYS as ARRAYS,
+    NUMBERS as NUMBERS,
+    PER_RUN as PER_RUN,
+    with_numbers as with_numbers,
+)
 from gpld.config._presets import PRESETS as PRESETS, Preset as Preset, with_presets as with_presets
 from gpld.config._tree import (
     ConfigError as ConfigError,

@@ -38,7 +38,7 @@ class _StreamFailure(NamedTuple):
 
 
 @dataclass(eq=False)
-class _Sweep:
+class _Pass:
     """One pass over some streams in one worker. An abandoned one no longer writes results."""
 
     worker: int
@@ -149,20 +149,20 @@ class SerialEnv(VectorEnv):
             if stream is not None:
                 stream.close()
 
-    def _begin(self, action: np.ndarray) -> list[_Sweep]:
+    def _begin(self, action: np.ndarray) -> list[_Pass]:
         return self._sweep(action, range(self.count))
 
-    def _sweep(self, action: np.ndarray, streams: Iterable[int]) -> list[_Sweep]:
+    def _sweep(self, action: np.ndarray, streams: Iterable[int]) -> list[_Pass]:
         """Begin a pass over these streams, in all workers that have some of them."""
         workers, chosen = len(self._workers), list(streams)
         own = [[i for i in chosen if i % workers == worker] for worker in range(workers)]
-        return [self._submit(_Sweep(worker, action, some)) for worker, some in enumerate(own) if some]
+        return [self._submit(_Pass(worker, action, some)) for worker, some in enumerate(own) if some]
 
-    def _submit(self, sweep: _Sweep) -> _Sweep:
+    def _submit(self, sweep: _Pass) -> _Pass:
         sweep.future = self._workers[sweep.worker].submit(self._run, sweep)
         return sweep
 
-    def _end(self, sent: list[_Sweep]) -> Step:
+    def _end(self, sent: list[_Pass]) -> Step:
         action, first = sent[0].action, self._pending
         reward = np.zeros(self.count, np.float32)
         last, terminal = np.zeros((2, self.count), bool)
@@ -184,13 +184,13 @@ class SerialEnv(VectorEnv):
         self._pending = last.copy()
         return Step({key: value.copy() for key, value in self._last.items()}, reward, first, last, terminal)
 
-    def _results(self, sweeps: list[_Sweep]) -> dict[int, _StreamStep | _StreamFailure]:
+    def _results(self, sweeps: list[_Pass]) -> dict[int, _StreamStep | _StreamFailure]:
         """The result of each stream."""
         for sweep in sweeps:
             self._wait(sweep)
         return {i: result for sweep in sweeps for i, result in zip(sweep.streams, sweep.results, strict=True)}
 
-    def _wait(self, sweep: _Sweep) -> None:
+    def _wait(self, sweep: _Pass) -> None:
         """Wait for a sweep; replace a worker that makes no progress."""
         assert sweep.future is not None
         done = -1
@@ -206,12 +206,12 @@ class SerialEnv(VectorEnv):
             self._hosts[sweep.worker].end()
         self._workers[sweep.worker].close()
         self._workers[sweep.worker] = Worker()
-        rest = self._submit(_Sweep(sweep.worker, sweep.action, sweep.streams[done + 1 :]))
+        rest = self._submit(_Pass(sweep.worker, sweep.action, sweep.streams[done + 1 :]))
         self._wait(rest)
         hung = _StreamFailure(f"no answer within {self._timeout:g} s")
         sweep.results = [*sweep.results[:done], hung, *rest.results]
 
-    def _run(self, sweep: _Sweep) -> None:
+    def _run(self, sweep: _Pass) -> None:
         for i in sweep.streams:
             try:
                 result = self._advance(i, sweep.action[i])

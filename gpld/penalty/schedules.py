@@ -16,7 +16,7 @@ Kind = Literal["sqrt", "none", "linear", "exponential", "cosine", "step", "custo
 
 
 def sqrt(
-    updates: ArrayLike, base: ArrayLike, *, scale: float = 1000.0, floor: ArrayLike = 0.001
+    updates: ArrayLike, base: ArrayLike, *, scale: ArrayLike = 1000.0, floor: ArrayLike = 0.001
 ) -> jax.Array:
     """max(base / sqrt(1 + updates / scale), floor): the paper's schedule (Algorithm 2)."""
     return jnp.maximum(_number(base) / jnp.sqrt(1 + _number(updates) / scale), _number(floor))
@@ -28,7 +28,7 @@ def none(updates: ArrayLike, base: ArrayLike) -> jax.Array:
 
 
 def linear(
-    updates: ArrayLike, base: ArrayLike, *, decay_steps: int = 100_000, floor: ArrayLike = 0.001
+    updates: ArrayLike, base: ArrayLike, *, decay_steps: ArrayLike = 100_000, floor: ArrayLike = 0.001
 ) -> jax.Array:
     """From `base` to `floor` on a straight line over `decay_steps` updates."""
     floor = _number(floor)
@@ -36,7 +36,7 @@ def linear(
 
 
 def exponential(
-    updates: ArrayLike, base: ArrayLike, *, decay_steps: int = 100_000, floor: ArrayLike = 0.001
+    updates: ArrayLike, base: ArrayLike, *, decay_steps: ArrayLike = 100_000, floor: ArrayLike = 0.001
 ) -> jax.Array:
     """Towards `floor` by a factor of e^-5 over `decay_steps` updates, then constant a little above it."""
     floor = _number(floor)
@@ -44,7 +44,7 @@ def exponential(
 
 
 def cosine(
-    updates: ArrayLike, base: ArrayLike, *, decay_steps: int = 100_000, floor: ArrayLike = 0.001
+    updates: ArrayLike, base: ArrayLike, *, decay_steps: ArrayLike = 100_000, floor: ArrayLike = 0.001
 ) -> jax.Array:
     """From `base` to `floor` along half a cosine over `decay_steps` updates."""
     floor = _number(floor)
@@ -55,8 +55,8 @@ def step(
     updates: ArrayLike,
     base: ArrayLike,
     *,
-    step_interval: int = 10_000,
-    step_factor: float = 0.5,
+    step_interval: ArrayLike = 10_000,
+    step_factor: ArrayLike = 0.5,
     floor: ArrayLike = 0.001,
 ) -> jax.Array:
     """Times `step_factor` every `step_interval` updates, never below `floor`."""
@@ -81,10 +81,10 @@ def coefficient(
     *,
     start: ArrayLike = 0,
     floor: ArrayLike = 0.001,
-    scale: float = 1000.0,
-    decay_steps: int = 100_000,
-    step_interval: int = 10_000,
-    step_factor: float = 0.5,
+    scale: ArrayLike = 1000.0,
+    decay_steps: ArrayLike = 100_000,
+    step_interval: ArrayLike = 10_000,
+    step_factor: ArrayLike = 0.5,
     table: Sequence[tuple[int, float]] = (),
 ) -> jax.Array:
     """Weight of the penalty after `updates` updates, by the schedule called `kind`.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpld import config as options, files
-from gpld.config import Config, ConfigError, flat
+from gpld.config import Config, ConfigError
 from gpld.files import DamagedFile
-from gpld.population import PER_RUN
+from gpld.population import shared_options
 from gpld.studies._study import Study, from_dict
 
 PLAN = "plan.json"
@@ -41,7 +41,7 @@ class Run:
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that one process works on together. Those to be trained differ in `population.PER_RUN` alone."""
+    """Runs that one process works on together. Those to be trained differ in `config.PER_RUN` alone."""
 
     name: str
     runs: tuple[Run, ...]
@@ -126,11 +126,11 @@ def plan(study: Study, *, members: int = 10) -> Plan:
 
 
 def _groups(runs: Iterable[Run], members: int) -> Iterable[Group]:
-    """Runs that share everything but `PER_RUN`, in order of their first."""
+    """Runs that share everything but `config.PER_RUN`, in order of their first."""
     alike: dict[str, list[Run]] = {}
     for run in runs:
-        shared = {name: value for name, value in flat(run.config).items() if name not in PER_RUN}
-        digest = hashlib.sha256(json.dumps(shared, sort_keys=True).encode()).hexdigest()[:8]
+        shared = json.dumps(shared_options(run.config), sort_keys=True)
+        digest = hashlib.sha256(shared.encode()).hexdigest()[:8]
         alike.setdefault(f"{run.name.partition('/')[0]}-{digest}", []).append(run)
     for name, together in alike.items():
         for begin in range(0, len(together), members):

@@ -30,6 +30,8 @@ from gpld.studies import _state, _status, _times
 from gpld.studies._plan import PLAN, Plan, Run, read_plan
 from gpld.studies._study import TASK_GROUPS, Study, get, names
 from gpld.studies._tables import OpenedResults, open_results
+from gpld.sweeps import show
+from gpld.sweeps.definition import SWEEP
 from gpld.training import saved
 
 if TYPE_CHECKING:
@@ -399,11 +401,12 @@ def write_report(place: str | Path, out: Path | None = None) -> Path:
 
 
 def _page_of_runs(folder: Path, runs: dict[str, Path]) -> report.Page:
-    rows = results.load(folder)
+    swept = (folder / SWEEP).exists()
+    rows = show.load(folder) if swept else results.load(folder)
     tasks, methods = sorted(rows["task"].unique()), sorted(rows["method"].unique())
     source = f"data: {folder}; command: gpld report {folder}"
-    tables = []
-    if methods:
+    tables = show.tables(folder, source) if swept else []
+    if methods and not swept:
         baseline = next((method for method in results.METHODS if method in methods), methods[0])
         shown = Comparison(tasks, methods, baseline)
         aligned, notes = curves.align(rows), [source]

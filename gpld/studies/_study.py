@@ -11,6 +11,7 @@ from typing import Any, Literal
 from gpld import tasks as groups
 from gpld.config import Config, ConfigError, override, suggestion, validate, with_presets
 from gpld.population import with_method
+from gpld.sweeps.settings import merged, settings, unnested
 
 TASK_GROUPS = {
     "proprio": groups.PROPRIO,
@@ -143,7 +144,16 @@ def parse(text: str, name: str) -> Study:
 
 
 def from_dict(values: Mapping[str, Any], name: str) -> Study:
-    """A study from what its file holds; every mistake names the entry."""
+    """A study from what its file holds; every mistake names the entry.
+
+    The table `sweep`, lists of values by options, becomes a method for each combination of values, with the
+    options of each of `methods` if there are any.
+    """
+    if "sweep" in values:
+        try:
+            values = _with_settings(values)
+        except ConfigError as error:
+            raise ConfigError(f"study: {name}: {error}") from error
     mappings = {key: values.get(key, {}) for key in ("options", "methods")}
     plain = {key: value for key, value in values.items() if key not in (*mappings, "name")}
     try:
@@ -158,6 +168,29 @@ def from_dict(values: Mapping[str, Any], name: str) -> Study:
     study = replace(study, **changes, **mappings)
     _validate(study)
     return study
+
+
+def _with_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a file holds, with methods in place of its sweep. The first setting is that of the baseline."""
+    if not isinstance(values["sweep"], Mapping):
+        raise ConfigError(f"sweep: {values['sweep']!r} is not a group of options")
+    swept = unnested(values["sweep"])
+    if "task" in swept:
+        raise ConfigError("sweep: task cannot be swept here; tasks names them")
+    methods = values.get("methods") or {"": {}}
+    for where, changes in {"options": values.get("options", {}), **methods}.items():
+        if both := swept.keys() & unnested(changes).keys():
+            raise ConfigError(f"sweep: {min(both)} is swept, and {where or 'the method'} sets it too")
+    found, own = {}, settings(swept)
+    for method, changes in methods.items():
+        for setting in own:
+            named = {"method": setting.values["method"]} if "method" in setting.values else {}
+            name = f"{method}, {setting.name}" if method else setting.name
+            found[name] = {**merged(changes, setting.changes), **named}
+    baseline = values.get("baseline", next(iter(methods)))
+    first = f"{baseline}, {own[0].name}" if baseline in methods and baseline else own[0].name
+    rest = {key: value for key, value in values.items() if key != "sweep"}
+    return {**rest, "methods": found, "baseline": baseline if baseline in found else first}
 
 
 def _validate(study: Study) -> None:

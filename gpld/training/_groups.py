@@ -1,5 +1,6 @@
 """Which runs are trained together: those at the same step, as many of them as fit into memory."""
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -33,10 +34,10 @@ def newest(member: Member) -> int:
     return max(saved_steps(member.folder / CHECKPOINTS), default=0)
 
 
-def finished_at(member: Member) -> int | None:
-    """Env steps at which a run was finished, or None if it is not."""
+def finished_at(member: Member, until: int | None = None) -> int | None:
+    """Env steps at which a run was finished, or was saved at `until` or later; None if it was not."""
     steps, config = newest(member), member.config
-    if steps // config.env.action_repeat < config.agent_steps:
+    if steps // config.env.action_repeat < config.agent_steps and steps < (until or math.inf):
         return None
     manifest = Manifest.try_read(member.folder / CHECKPOINTS / f"{steps:012d}", steps)
     return None if manifest and manifest.info.get(POSTPONED) else steps

@@ -17,7 +17,7 @@ from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
 
 from gpld import agent, replay
 from gpld.agent import AgentState, Carry, Hyper, Model
-from gpld.config import AgentConfig, Config, ReplayConfig
+from gpld.config import ARRAYS, NUMBERS, AgentConfig, Config, ReplayConfig, flat
 from gpld.envs import Step
 from gpld.replay import Choice, Record, Replay
 from gpld.training._devices import each_run, on_all, place, sharding, share_batch
@@ -105,7 +105,9 @@ def restore(
 
 def hyper(runs: Sequence[Config]) -> Hyper:
     """Hyperparameters, which may differ between runs of one program, `[R]`."""
-    return stack([Hyper.of(run.agent) for run in runs])
+    values = [flat(run.agent) for run in runs]
+    names = [name for name in NUMBERS if name in ARRAYS or len({own[name] for own in values}) > 1]
+    return stack([Hyper.of(run.agent, names) for run in runs])
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from gpld import agent
 from gpld.config import Config
-from gpld.population import Member
+from gpld.population import Member, programs
 from gpld.training._groups import newest
 from gpld.types import Spaces
 
@@ -29,11 +29,17 @@ def expected_seconds(members: Sequence[Member]) -> float:
     From the arithmetic of an update and the speed of one product on this machine; acting, evaluations and
     convolutions come on top.
     """
+    operations = sum(map(_operations_left, programs(members)))
+    return operations / (SHARE * product_rate()) if operations else 0.0
+
+
+def _operations_left(members: Sequence[Member]) -> float:
+    """Of runs that one program trains."""
     config, left = members[0].config, 0
     for member in members:
         done = newest(member) // config.env.action_repeat
         left += max(0, config.updates_at(member.config.agent_steps) - config.updates_at(done))
-    return left * update_flops(config) / (SHARE * product_rate()) if left else 0.0
+    return left * update_flops(config) if left else 0.0
 
 
 def duration_lines(seconds: float, task: str) -> list[str]:

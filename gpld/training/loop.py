@@ -30,7 +30,7 @@ from gpld.config import Config
 from gpld.display.curve import title_of
 from gpld.display.progress import Progress, print_line
 from gpld.envs import Fleet, Hosts, Step
-from gpld.population import Member, method_of
+from gpld.population import Member
 from gpld.replay import join, split
 from gpld.training import _devices, _program, provenance, warm_start
 from gpld.training._episodes import EpisodeStatistics
@@ -48,6 +48,9 @@ T = TypeVar("T")
 
 class TrainingStopped(RuntimeError):  # noqa: N818
     """A run that cannot continue, with a message for its user."""
+
+    member: Member | None = None
+    """The run, if others could go on without it."""
 
 
 class _EvaluationPostponed(Exception):  # noqa: N818
@@ -74,12 +77,19 @@ def train(config: Config, folder: str | Path, *, task: EnvFactory | None = None,
     return train_all([Member(config, Path(folder))], task=task, devices=devices)[0]
 
 
-def train_all(members: Sequence[Member], *, task: EnvFactory | None = None, devices: int = 0) -> list[Result]:
+def train_all(
+    members: Sequence[Member],
+    *,
+    task: EnvFactory | None = None,
+    devices: int = 0,
+    until: int | None = None,
+) -> list[Result]:
     """Train several runs in one program, or resume them: `population` says which can be together.
 
     Each is what it would be alone, in its own folder. Finished runs are left as they are. Runs that do not
     fit into memory together, or that are at different steps, are trained in groups, one after the other.
-    They are spread over `devices`, or all of JAX's on this machine if that is 0.
+    They are spread over `devices`, or all of JAX's on this machine if that is 0. With `until`, they are saved
+    after so many env steps, at which they can be resumed.
     """
     for member in members:
         options.validate(member.config)
@@ -93,14 +103,16 @@ def train_all(members: Sequence[Member], *, task: EnvFactory | None = None, devi
             interrupted = stack.enter_context(machine.interruptible())
             unfinished = []
             for member in members:
-                if (steps := finished_at(member)) is None:
-                    unfinished.append(member)
-                else:
+                if (steps := finished_at(member)) is not None:
                     _announce(f"{member.name} was finished at {steps:,} env steps")
                     results[member.folder] = Result(member.folder, steps, finished=True)
+                elif until and (steps := finished_at(member, until)) is not None:
+                    results[member.folder] = Result(member.folder, steps, finished=False)
+                else:
+                    unfinished.append(member)
             if unfinished:
                 for group in _planned(unfinished, shared, task, devices):
-                    results |= _train_group(group, task, devices, interrupted)
+                    results |= _train_group(group, task, devices, interrupted, until)
     except BrokenPipeError:  # the reader of the output has gone
         raise
     except OSError as error:
@@ -128,9 +140,13 @@ def _planned(members: list[Member], shared: Config, task: EnvFactory | None, dev
 
 
 def _train_group(
-    group: RunGroup, task: EnvFactory | None, devices: int, interrupted: Callable[[], int | None]
+    group: RunGroup,
+    task: EnvFactory | None,
+    devices: int,
+    interrupted: Callable[[], int | None],
+    until: int | None,
 ) -> dict[Path, Result]:
-    """Train runs to their end, or until a signal."""
+    """Train runs to their end, until some env steps, or until a signal."""
     if interrupted() is not None:  # while another group was trained
         stopped = [Result(m.folder, newest(m), finished=False, signal=interrupted()) for m in group.members]
         return {result.folder: result for result in stopped}
@@ -142,17 +158,17 @@ def _train_group(
         if jax.process_count() == 1:  # several would have to agree at every step
             training.interrupted = interrupted
         stop = None
-        while not training.finished and stop is None:
+        while not training.finished_at(until) and stop is None:
             training.advance()
             if jax.process_count() == 1:
                 stop = interrupted()
             elif training.iterations % 100 == 0:  # rarely: processes wait for each other to agree
                 stop = _devices.agreed(interrupted())
-        if not training.finished:
+        if not training.finished_at(until):
             reached = f"{training.env_steps:,} env steps"
             training.progress.message(f"interrupted at {reached}; the same command resumes")
         training.save()
-        why = None if training.finished else stop
+        why = None if training.finished_at(until) else stop
         return {m.folder: Result(m.folder, training.env_steps, training.finished, why) for m in group.members}
 
 
@@ -209,7 +225,7 @@ class Training:
                 Progress(
                     shared.env_steps,
                     title_of(configs),
-                    labels=[method_of(config) if len(configs) > 1 else "" for config in configs],
+                    labels=[member.label if len(configs) > 1 else "" for member in group.members],
                     start=self.env_steps,
                     updates=self.updates,
                     console=Console(quiet=not _devices.writes()),
@@ -244,6 +260,10 @@ class Training:
     def finished(self) -> bool:
         """Whether the planned steps have been taken, and evaluated."""
         return self._all_steps_taken and not self._postponed
+
+    def finished_at(self, until: int | None) -> bool:
+        """Whether it is finished, or at `until` env steps with nothing left to evaluate."""
+        return self.finished or (until is not None and self.env_steps >= until and not self._postponed)
 
     @property
     def _all_steps_taken(self) -> bool:
@@ -317,7 +337,9 @@ class Training:
         if len(self.members) > 1:
             reason = f"{self.members[run].name}: {reason}"
             others = ". The other runs can be resumed without it, from the last checkpoint"
-        raise TrainingStopped(f"{reason}; the metrics are in {self.members[run].folder / METRICS}{others}")
+        error = TrainingStopped(f"{reason}; the metrics are in {self.members[run].folder / METRICS}{others}")
+        error.member = self.members[run]
+        raise error
 
     def _log(self) -> None:
         """A line of metrics for each run: means over the updates since the last one."""

@@ -66,7 +66,7 @@ def score_all(
     seed: int = 0,
     watch: Callable[[Step], None] = lambda step: None,
 ) -> list[Score]:
-    """`score` of R agents that differ in `population.PER_RUN` alone, in one program."""
+    """`score` of R agents that differ in `config.PER_RUN` alone, in one program."""
     configs, model = [one.config for one in trained], stack([one.model for one in trained])
     keys = jnp.stack([jax.random.key(seed)] * len(trained))
     returns = evaluate_all(configs, model, episodes=episodes, number=seed, keys=keys, watch=watch)

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from gpld.config import AgentConfig
 from gpld.distributions import bernoulli_loss, entropy, kl
-from gpld.types import Batch
+from gpld.types import Batch, Number
 from gpld.world_model._model import WorldModel
 from gpld.world_model._rssm import Observed
 
@@ -58,7 +58,7 @@ def continue_target(config: AgentConfig, batch: Batch) -> Float[Array, "T B"]:
 
 
 def kl_losses(
-    posterior: Float[Array, "*N K C"], prior: Float[Array, "*N K C"], free_nats: float
+    posterior: Float[Array, "*N K C"], prior: Float[Array, "*N K C"], free_nats: Number
 ) -> dict[str, Float[Array, "*N"]]:
     """Train the prior towards the posterior and, separately weighted, the posterior towards the prior."""
     stop = jax.lax.stop_gradient

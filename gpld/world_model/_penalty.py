@@ -106,15 +106,15 @@ def _by_products(
 
 
 def penalty_weight(
-    config: PenaltyConfig, initial: Float[Array, ""], floor: Float[Array, ""], updates: Int[Array, ""]
+    config: PenaltyConfig, initial: Float[Array, ""], updates: Int[Array, ""]
 ) -> Float[Array, ""]:
-    """lambda after a number of updates, from `initial` to `floor`."""
+    """lambda after a number of updates, from `initial` on."""
     return schedules.coefficient(
         config.schedule,
         updates,
         initial,
         start=config.start,
-        floor=floor,
+        floor=config.floor,
         scale=config.scale,
         decay_steps=config.decay_steps,
         step_interval=config.step_interval,

@@ -60,7 +60,6 @@ def _losses(g, config, step, normalizer, **replace):
     return dream_losses(
         config,
         normalizer,
-        jnp.float32(config.entropy),
         x["act"][:-1],
         Scores(
             reward=x["rew"],

@@ -56,6 +56,7 @@ LEFT_OUT = {
     r"gpld cost": "compiles ten programs, which takes minutes; tests/analysis/test_cost.py calls it",
     r"PYTHONPATH=\. gpld train gym:springs:.+": "needs the reader's module; tests/envs/test_make.py has one",
     r"gpld train .+ --env\.pixels": "draws for minutes without a GPU; tests/training/test_images.py",
+    r"gpld train .+ --sweep .+": "names options that would be made small, too; tests/sweeps has some",
     r"gpld train .+ --distributed .+": "needs two machines; tests/training/test_devices.py has two processes",
     r"gpld train (.+ )?--init-from .+": "needs a run of its sizes; tests/training/test_warm_start.py has one",
     r"python benchmarks/(update|learning|end_to_end|penalty|start|export)\.py .+": "takes long, or a GPU",

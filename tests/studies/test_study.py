@@ -4,9 +4,8 @@ import pytest
 
 from gpld import memory, studies
 from gpld.analysis import cost
-from gpld.config import ConfigError, flat
+from gpld.config import PER_RUN, ConfigError, flat
 from gpld.envs._dm_control import PIXELS
-from gpld.population import PER_RUN
 from gpld.studies import _estimate, _study
 from gpld.tasks import DMC, LOCOMOTION, PROPRIO, QUADRUPED
 from tests.studies.helpers import TEXT, small
@@ -266,3 +265,66 @@ def test_an_update_from_images_takes_what_was_measured(members, ms):
     config = studies.get("pixels").config("walker-run", "GPLD-DreamerV3", 0)
     parameters = memory.memory_estimate(config, _estimate.spaces_of(config)).gradients // 8
     assert _estimate.update_ms(config, parameters, members) == pytest.approx(ms, rel=2e-3)
+
+
+SWEPT = """
+tasks = ["walker-run"]
+seeds = [0, 1]
+presets = ["nano"]
+
+[sweep]
+agent.optimizer.learning_rate = [1e-3, 3e-3]
+preset = ["1m", "12m"]
+"""
+
+
+def test_a_sweep_is_a_method_for_each_setting():
+    study = _study.parse(SWEPT, "swept")
+    names = [f"learning_rate={rate},preset={size}" for rate in ("0.001", "0.003") for size in ("1m", "12m")]
+    assert list(study.methods) == names
+    assert study.baseline == names[0]
+    config = study.config("walker-run", names[3], 1)
+    assert (config.agent.optimizer.learning_rate, config.agent.model.deter, config.env.count) == (
+        3e-3,
+        2048,
+        4,
+    )
+    planned = studies.plan(study)
+    assert sorted(len(group.runs) for group in planned.groups) == [4, 4]  # sizes are programs, rates are not
+    assert f"walker-run/{names[3]}/seed0" in {run.name for run in planned.runs}
+
+
+def test_a_sweep_of_methods_that_a_file_names():
+    text = SWEPT + '\n[methods.GPLD]\n[methods.Dreamer]\nmethod = "dreamerv3"\n'
+    study = _study.parse(text.replace("presets", 'baseline = "Dreamer"\npresets'), "swept")
+    assert len(study.methods) == 8
+    assert study.baseline == "Dreamer, learning_rate=0.001,preset=1m"
+    assert study.config("walker-run", study.baseline, 0).agent.penalty.posterior == 0.0
+    assert _study.from_dict(dataclasses.asdict(study), "swept") == study  # as a plan keeps it
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("sweep = 3", "sweep: 3 is not a group of options"),
+        ("[sweep]", "sweep: no option is named"),
+        ("[sweep]\nagent.loss.dyn = 3", "sweep: agent.loss.dyn: 3 is not a list of values"),
+        (
+            "[sweep]\nagent.loss.dny = [3]",
+            "sweep: agent.loss.dny: no such option; did you mean agent.loss.dyn",
+        ),
+        ('[sweep]\ntask = ["walker-run"]', "sweep: task cannot be swept here; tasks names them"),
+        (
+            "[options]\nagent.loss.dyn = 1\n[sweep]\nagent.loss.dyn = [3]",
+            "sweep: agent.loss.dyn is swept, and options sets it too",
+        ),
+        (
+            "[methods.A]\nagent.loss.dyn = 1\n[sweep]\nagent.loss.dyn = [3]",
+            "sweep: agent.loss.dyn is swept, and A sets it too",
+        ),
+    ],
+)
+def test_mistakes_in_a_sweep_are_named(line, message):
+    with pytest.raises(ConfigError) as told:
+        _study.parse(f'tasks = ["walker-run"]\n{line}\n', "mine")
+    assert str(told.value).startswith(f"study: mine: {message}")

@@ -137,11 +137,12 @@ def test_hyperparameters_are_those_of_each_run():
         {"agent": {"penalty": {"floor": 0.1}}},
     )
     found = _program.hyper([member.config for member in crowd("", runs)])
-    np.testing.assert_allclose(found.learning_rate, [0.5, 0.01, 0.01])
-    np.testing.assert_allclose(found.entropy, [3e-4, 0.25, 3e-4])
+    assert found.numbers.keys() == {*options.ARRAYS}
+    np.testing.assert_allclose(found.numbers["optimizer.learning_rate"], [0.5, 0.01, 0.01])
+    np.testing.assert_allclose(found.numbers["behavior.entropy"], [3e-4, 0.25, 3e-4])
+    np.testing.assert_allclose(found.numbers["penalty.floor"], [0.001, 0.001, 0.1])
     np.testing.assert_allclose(found.posterior, [0.5] * 3)
     np.testing.assert_allclose(found.prior, [0.0] * 3)
-    np.testing.assert_allclose(found.floor, [0.001, 0.001, 0.1])
     np.testing.assert_allclose(found.over_all, [0.0, 1.0, 0.0])
 
 

@@ -166,7 +166,8 @@ def test_metrics_are_summed_over_updates():
 
 def test_an_update_that_is_not_finite_changes_no_parameter_and_no_latent():
     live = after(40)
-    bad = live.agent._replace(hyper=live.agent.hyper._replace(entropy=jnp.full(1, np.nan, jnp.float32)))
+    numbers = live.agent.hyper.numbers | {"behavior.entropy": jnp.full(1, np.nan, jnp.float32)}
+    bad = live.agent._replace(hyper=live.agent.hyper._replace(numbers=numbers))
     before = copied(live._replace(agent=bad))
     live = _program.learn(CONFIG, live._replace(agent=bad), 1, KEYS.sample)
     state = alone(live.agent)

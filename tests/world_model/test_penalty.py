@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gpld import agent
-from gpld.config import PenaltyConfig
+from gpld.config import AgentConfig, PenaltyConfig, with_numbers
 from gpld.world_model import (
     RSSM,
     Observed,
@@ -109,10 +109,12 @@ def test_averaged_over_all_states_the_penalty_is_rho_times_that_of_the_sampled(g
 
 def test_weights_fall_to_the_floor_of_each_run():
     floors = jnp.array([0.001, 0.01, 0.1])
-    weight = jax.vmap(
-        lambda floor: penalty_weight(PenaltyConfig(), jnp.float32(0.5), floor, jnp.int32(10**7))
-    )
-    np.testing.assert_allclose(weight(floors), [0.005, 0.01, 0.1], rtol=1e-4)
+
+    def weight(floor):
+        config = with_numbers(AgentConfig(), {"penalty.floor": floor}).penalty
+        return penalty_weight(config, jnp.float32(0.5), jnp.int32(10**7))
+
+    np.testing.assert_allclose(jax.vmap(weight)(floors), [0.005, 0.01, 0.1], rtol=1e-4)
 
 
 def test_the_loss_reads_scaling_and_floor_of_the_run():
