@@ -92,14 +92,13 @@ class TrainOptions(ConfigOptions):
     method: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
     """Train runs of each method, all in one program; both stands for gpld dreamerv3."""
     sweep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="OPTION=VALUE,VALUE [...]")] = ()
-    """Train every combination of the values of some options with every seed, and compare them. Runs whose
-    options allow it are trained in one program, the others in turn. preset and method can be swept too."""
+    """Train every combination of values with every seed, and compare them; also preset, method or task."""
     halve_at: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ENV-STEPS [...]")] = ()
-    """Stop the worse half of a sweep's settings at these env steps, by the areas under their curves."""
+    """Stop the worse half of a sweep's settings at these env steps."""
     sweep_at: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ENV-STEPS [...]")] = ()
-    """Compare a sweep's settings at these env steps (default: those of --halve-at, and the end)."""
+    """Compare a sweep's settings at these env steps."""
     yes: bool = False
-    """Do not ask whether to begin a run that is expected to take more than a day on a CPU."""
+    """Do not ask before a run of more than a day on a CPU."""
     devices: int = 0
     """Devices to use; 0 for all that several runs can be spread over, and one for one run."""
     distributed: Annotated[

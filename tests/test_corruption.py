@@ -194,7 +194,7 @@ def test_a_sample_of_corruptions(whole, tmp_path, caplog, monkeypatch):
     every = list(cases(whole.folder))
     counts = run_cases(random.Random(1).sample(every, 6), whole, tmp_path, caplog, monkeypatch)
     assert sum(counts.values()) == 18
-    assert counts["named"] > 3
+    assert counts["named"] >= 3
 
 
 @pytest.mark.slow

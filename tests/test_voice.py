@@ -186,7 +186,7 @@ def test_reports_take_the_option(small_run, tmp_path, monkeypatch):
         seen.append(True)
         return tmp_path
 
-    monkeypatch.setattr("gpld.studies._cli.write_report", write)
+    monkeypatch.setattr("gpld.studies._show.write_report", write)
     assert cli.main(["report", str(small_run), "--no-import"]) == 0
     assert seen == [True]
 

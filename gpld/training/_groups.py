@@ -51,6 +51,11 @@ def resume_steps(members: Sequence[Member]) -> dict[Path, int]:
     return {member.folder: newest_good(member.folder / CHECKPOINTS) for member in members}
 
 
+def by_step(steps: dict[Path, int], members: Sequence[Member]) -> dict[int, list[Member]]:
+    """Runs by the env steps that they resume from, those that are furthest behind first."""
+    return {step: [m for m in members if steps[m.folder] == step] for step in sorted(set(steps.values()))}
+
+
 def plan(
     members: Sequence[Member], shared: Config, spaces: Spaces, devices: int
 ) -> tuple[list[RunGroup], list[str]]:
@@ -59,8 +64,7 @@ def plan(
     free = machine.device_memory().free, machine.host_memory().free
     groups, messages = [], []
     steps = resume_steps(members)
-    # The runs that are furthest behind first.
-    parts = {step: [m for m in members if steps[m.folder] == step] for step in sorted(set(steps.values()))}
+    parts = by_step(steps, members)
     if len(parts) > 1:
         names = {step: ", ".join(member.name for member in part) for step, part in parts.items()}
         where = "; ".join(f"{some} at {step:,}" for step, some in names.items())

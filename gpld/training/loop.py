@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Literal, NamedTuple, NoReturn, TypeVar
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -422,13 +422,7 @@ class Training:
             return
         for logs in self.logs:
             logs.flush()
-        agents = {
-            "agent": _without_hyper(self.state.agent),
-            "carry": self.state.carry,
-            "recent": self.episodes,  # the name in checkpoints
-            "waiting": self._waiting,
-        }
-        arrays, memory, sums = _devices.local((agents, self.state.replay, self.state.sums))
+        arrays, memory, sums = _devices.local((self._arrays(), self.state.replay, self.state.sums))
         sums = jax.device_get(sums)
         names = [_program.own_metrics(member.config, list(sums)) for member in self.members]
         save_all(
@@ -444,6 +438,15 @@ class Training:
             ],
             info={"iterations": self.iterations, "updates": self.updates, POSTPONED: self._postponed},
         )
+
+    def _arrays(self) -> dict[str, Any]:
+        """All arrays of the runs but replay and sums, by their names in checkpoints."""
+        return {
+            "agent": _without_hyper(self.state.agent),
+            "carry": self.state.carry,
+            "recent": self.episodes,
+            "waiting": self._waiting,
+        }
 
     def _start(self, group: RunGroup) -> list[str]:
         """Start all runs; a message if they had started before."""

@@ -195,14 +195,3 @@ def test_no_simulator_is_needed(small_run):
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert shown.stdout == "(1,)\n", shown.stderr
-
-
-def test_the_readmes_example_runs(small_run, tmp_path, monkeypatch, capsys):
-    (code,) = re.findall(r"```py\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
-    run = re.search(r'gpld\.load\("(.*?)"\)', code)[1]
-    (tmp_path / run).parent.mkdir(parents=True)
-    (tmp_path / run).symlink_to(small_run)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MUJOCO_GL", "off")
-    exec(compile(code, "README.md", "exec"), {})
-    assert 0 < float(capsys.readouterr().out) < 1000

@@ -105,9 +105,11 @@ def test_every_study_is_on_the_page_about_the_paper():
 
 
 def test_the_study_that_the_page_writes_is_one(tmp_path):
-    (code,) = (block.code for block in blocks(DOCS / "studies.md") if block.language == "toml")
-    (tmp_path / "entropy.toml").write_text(code)
+    study, sweep = (block.code for block in blocks(DOCS / "studies.md") if block.language == "toml")
+    (tmp_path / "entropy.toml").write_text(study)
     assert len(studies.plan(studies.get(str(tmp_path / "entropy.toml"))).runs) == 18
+    (tmp_path / "swept.toml").write_text(study.split("[methods.usual]")[0].replace("baseline", "# ") + sweep)
+    assert len(studies.plan(studies.get(str(tmp_path / "swept.toml"))).runs) == 24
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from gpld.training import logs, provenance, saved, score
 from gpld.training.checkpoints.milestones import MILESTONES
 from gpld.types import Spaces
 
-from .pages import DOCS, ROOT
+from .pages import DOCS
 
 PAGE = (DOCS / "explain.md").read_text()
 NAMES = set(re.findall(r"`([^`]+)`", PAGE))
@@ -58,12 +58,3 @@ def test_files_of_other_commands_are_explained():
     files += [f"{kind.NAME}.csv" for kind in (sensitivity, quality)]
     assert [name for name in files if not named(name)] == []
     assert not named("nonsense.json")
-
-
-def test_the_readme_fits_and_has_its_pictures():
-    text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) <= 150
-    pictures = re.findall(r"!\[[^]]*\]\(([^)]+)\)", text)
-    assert len(pictures) >= 2
-    for name in pictures:
-        assert 0 < (ROOT / name).stat().st_size < 2_000_000

@@ -16,6 +16,7 @@ GIVEN = {"docs/environments.md": {"actions": np.zeros((16, 6), np.float32), "MyE
 """What pages speak of without making it."""
 
 NEEDS_MORE = {
+    "docs/deployment.md": "needs a robot; tests/deploy runs exported steps beside the agents they came from",
     "docs/films.md": "draws films of a trained run, which the tests of films do",
     "docs/many_runs.md": "trains ten runs of the paper's size; tests/training/test_population.py small ones",
     "docs/your_environment.md": "trains for a million env steps; a test below does so for some",

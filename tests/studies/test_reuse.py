@@ -238,7 +238,7 @@ class Pretending:
 
 
 def test_only_the_tasks_that_are_named_are_run(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(_run, "LocalRunner", Pretending)
+    monkeypatch.setitem(_run.RUNNERS, "local", Pretending)
     study = small().study
     states = studies.run(study, tmp_path / "small", studies.RunOptions(tasks=("walker-walk",)))
     assert {(state.run.task, state.kind) for state in states} == {("walker-walk", "done")}
@@ -258,10 +258,10 @@ def test_a_task_that_a_study_does_not_have_is_refused_by_name(tmp_path):
 
 
 def test_a_study_that_is_run_takes_what_is_there(tmp_path, monkeypatch):
-    monkeypatch.setattr(_run, "LocalRunner", Pretending)
+    monkeypatch.setitem(_run.RUNNERS, "local", Pretending)
     first = _study.from_dict({**vars(small().study), "start": {}}, "first")
     studies.run(first, tmp_path / "first")
-    monkeypatch.setattr(_run, "LocalRunner", None)  # nothing is left to be done anywhere
+    monkeypatch.setitem(_run.RUNNERS, "local", None)  # nothing is left to be done anywhere
     states = studies.run(replace(first, name="second"), tmp_path / "second")
     assert {(state.kind, state.taken) for state in states} == {("done", "first")}
     assert len(list((tmp_path / "second" / "results").iterdir())) == 1

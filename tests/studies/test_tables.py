@@ -55,7 +55,7 @@ def test_they_are_shown_where_nothing_was_run(place, capsys):
     for command in (["study", "report", "small.toml"], ["report", "small.toml"]):
         assert main(command) == 0
         page = (place / "studies" / "small" / "report.html").read_text()
-        assert "6 of 12 runs are done" in page
+        assert "6 of 12" in page
         assert "gpld study report small" in page
         (place / "studies" / "small" / "report.html").unlink()
     # Showing them is not running the study.

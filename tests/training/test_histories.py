@@ -107,6 +107,9 @@ class Counting:
     def finished(self):
         return self.env_steps >= self.shared.env_steps
 
+    def finished_at(self, until):
+        return self.finished
+
     def advance(self):
         if self.killed.is_set():
             raise Killed

@@ -395,7 +395,7 @@ def folders(tmp_path, saved_at):
 def test_runs_at_one_step_go_on_together_and_each_from_its_own(tmp_path, saved_at, groups):
     members = folders(tmp_path, saved_at)
     found = by_step({member.folder: newest(member) for member in members}, members)
-    assert ["".join(member.name[-1] for member in group) for group in found] == groups
+    assert ["".join(member.name[-1] for member in group) for group in found.values()] == groups
 
 
 def test_a_run_is_finished_when_its_steps_are_taken(tmp_path):
