@@ -18,6 +18,7 @@ import numpy as np
 import tyro
 
 from gpld import config as options
+from gpld.display.curve import save_curve
 from gpld.display.summary import LAST
 from gpld.training import evaluation, logs, saved
 from gpld.training.provenance import provenance
@@ -37,6 +38,8 @@ class Options:
     """Options added to the command."""
     out: Path = Path(".")
     """Folder for demonstration.json."""
+    figure: Path = Path(".cache/learning_curve.png")
+    """Where the learning curve is drawn; docs/learning_curve.png for the page about training."""
 
 
 def measure(seed: int, more: list[str], folder: Path) -> dict[str, float]:
@@ -70,6 +73,11 @@ def main(given: Options) -> None:
     }
     given.out.mkdir(parents=True, exist_ok=True)
     (given.out / "demonstration.json").write_text(json.dumps(found, indent=1) + "\n")
+    curves = [logs.evaluations(given.runs / f"seed{row['seed']}") for row in rows]
+    random = float(np.mean([row["random"] for row in rows]))
+    runs = [("GPLD-DreamerV3", *curve) for curve in curves]
+    given.figure.parent.mkdir(parents=True, exist_ok=True)
+    save_curve(given.figure, runs, title="cartpole-swingup, preset demo", random_return=random)
     for row in rows:
         print(row)
 
