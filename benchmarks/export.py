@@ -3,8 +3,8 @@
     python benchmarks/export.py --out results
     python benchmarks/export.py --run RUN --episodes 20 --out results
 
-Steps are of fresh agents on walker's observations, and are timed by the processor time that they take: what a
-core of their own would need. Episodes of both agents begin in the same states; what they draw is their own.
+Steps are of fresh agents on walker's observations, timed by the clock. Episodes of both agents
+begin in the same states; what they draw is their own.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ def noise(about: dict, rng: np.random.Generator) -> dict[str, np.ndarray]:
 
 
 def timed(preset: str, steps: int) -> dict[str, float | str]:
-    """Percentiles of a step's processor time, and of what the clock says: other programs make it wait."""
+    """Percentiles of a step's time by the clock: let nothing else run on its core."""
     config = with_presets(Config("walker-walk"), [preset])
     with make(config.task, count=1, seed=0) as env:
         spaces = env.spaces
@@ -74,12 +74,11 @@ def timed(preset: str, steps: int) -> dict[str, float | str]:
     for _ in range(steps + steps // 10):
         obs = {f"obs.{name}": rng.normal(size=shape).astype(np.float32) for name, shape in spaces.obs}
         given = obs | noise(about, rng) | {"state": state}
-        begin = time.thread_time(), time.perf_counter()
+        begin = time.perf_counter()
         _, state = step.run(None, given)
-        seconds.append((time.thread_time() - begin[0], time.perf_counter() - begin[1]))
-    (p50, clock50), (p99, clock99) = 1000 * np.percentile(seconds[steps // 10 :], [50, 99], axis=0)
-    clock = {"clock_p50_ms": clock50, "clock_p99_ms": clock99}
-    return {"preset": preset, "p50_ms": p50, "p99_ms": p99, **clock, "megabytes": size / 1e6}
+        seconds.append(time.perf_counter() - begin)
+    p50, p99 = 1000 * np.percentile(seconds[steps // 10 :], [50, 99])
+    return {"preset": preset, "p50_ms": p50, "p99_ms": p99, "megabytes": size / 1e6}
 
 
 def returns(run: Path, episodes: int) -> dict[str, float | str | list[float]]:
