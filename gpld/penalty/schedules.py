@@ -124,7 +124,7 @@ def coefficient(
     return jnp.where(base > 0, value, base)
 
 
-def _progress(updates: ArrayLike, decay_steps: int) -> jax.Array:
+def _progress(updates: ArrayLike, decay_steps: ArrayLike) -> jax.Array:
     return jnp.minimum(_number(updates) / decay_steps, 1)
 
 
