@@ -126,7 +126,7 @@ class TrainOptions(ConfigOptions):
 
     @property
     def _task_name(self) -> str:
-        return self.task.replace(":", "-").replace("/", "-")
+        return population.task_folder(self.task)
 
     @property
     def settings(self) -> dict[str, list[Member]]:

@@ -63,6 +63,11 @@ class Member(NamedTuple):
         return setting if setting and seed.isdigit() else method_of(self.config)
 
 
+def task_folder(task: str) -> str:
+    """A task's name as that of a folder."""
+    return task.replace(":", "-").replace("/", "-")
+
+
 def with_method(config: Config, name: Any, changes: Mapping[str, Any] | None = None) -> Config:
     """`config` as a run of the method called `name`, with `changes` over what the method sets."""
     if not isinstance(name, str) or name not in METHODS:

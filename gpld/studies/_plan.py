@@ -12,7 +12,7 @@ from pathlib import Path
 from gpld import config as options, files
 from gpld.config import Config, ConfigError
 from gpld.files import DamagedFile
-from gpld.population import shared_options
+from gpld.population import shared_options, task_folder
 from gpld.studies._study import Study, from_dict
 
 PLAN = "plan.json"
@@ -35,8 +35,7 @@ class Run:
     def name(self) -> str:
         """Tells it from the other runs of its study, and can be a path."""
         plain = re.sub(r"[^\w.=,+-]+", "-", self.method).strip("-")
-        task = self.task.replace(":", "-").replace("/", "-")
-        return f"{task}/{plain}/seed{self.seed}"
+        return f"{task_folder(self.task)}/{plain}/seed{self.seed}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from gpld import files
 from gpld.config import Config, ConfigError, override, validate
 from gpld.files import DamagedFile
-from gpld.population import Member
+from gpld.population import Member, task_folder
 from gpld.sweeps.settings import Combination, Values, checked, settings
 
 SWEEP = "sweep.json"
@@ -48,7 +48,7 @@ class Sweep:
     def folders(self, out: Path, setting: Combination) -> dict[tuple[str, int], Path]:
         """Folders of a setting's runs by task, empty if none is swept, and seed."""
         return {
-            (task, seed): out / task.replace(":", "-").replace("/", "-") / f"{setting.name}-seed{seed}"
+            (task, seed): out / task_folder(task) / f"{setting.name}-seed{seed}"
             for task in self.tasks or [""]
             for seed in self.seeds
         }

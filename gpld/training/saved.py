@@ -66,7 +66,7 @@ class Trained(NamedTuple):
 def steps(folder: str | Path) -> list[int]:
     """Env steps of a run's checkpoints and milestones, the oldest first, or of an agent file."""
     if (path := locate(folder)).is_file():
-        return [_load_file(path).env_steps]
+        return [evaluation_of(path)["env_steps"]]
     return sorted({step for name in PLACES for step in saved_steps(path / name)})
 
 
@@ -133,18 +133,23 @@ def config_of(run: str | Path) -> Config:
     """The options of a run or agent file."""
     path = locate(run)
     if path.is_file():
-        return options.parse(_json(path, agent_files.AgentFile(path), CONFIG), path)
+        return _config(path, agent_files.AgentFile(path))
     return options.load(path / CONFIG)
 
 
 def _load_file(path: Path) -> Trained:
-    file, config = agent_files.AgentFile(path), config_of(path)
+    file = agent_files.AgentFile(path)
+    config = _config(path, file)
     spaces = _spaces(_json(path, file, SPACES), path)
     shapes = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0)).model
     arrays = [jnp.asarray(file.array(name, leaf.shape)) for name, leaf in _named(shapes).items()]
     model = jax.tree.unflatten(jax.tree.structure(shapes), arrays)
     about = _json(path, file, EVALUATION)
     return Trained(outputs(path), config, spaces, model, about["env_steps"], about["updates"])
+
+
+def _config(path: Path, file: agent_files.AgentFile) -> Config:
+    return options.parse(_json(path, file, CONFIG), path)
 
 
 def _json(path: Path, file: agent_files.AgentFile, name: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import gpld
 from gpld import config as options, population, replay
 from gpld.config import ConfigError
 from gpld.population import Member
+from gpld.sweeps.settings import merged
 from gpld.training import TrainingStopped, _groups, _program, evaluate, loop, saved, train, train_all
 from gpld.training._groups import by_step, finished_at, newest
 from gpld.training._program import RandomKeys
@@ -184,7 +185,7 @@ def test_every_member_has_a_folder_as_if_it_were_alone(straight, tmp_path):
 def test_a_whole_short_run_is_that_of_the_member_alone(tmp_path):
     """With a learning rate so small that rounding is not amplified, to the last update."""
     slow = {"optimizer": {"learning_rate": 1e-7}}
-    runs = [options_merged(own, {"agent": slow}) for own in RUNS]
+    runs = [merged(own, {"agent": slow}) for own in RUNS]
     members = crowd(tmp_path, runs)
     train_all(members, task=Pole)
     alone = Member(members[0].config, tmp_path / "alone")
@@ -196,14 +197,6 @@ def test_a_whole_short_run_is_that_of_the_member_alone(tmp_path):
     for path in one:
         if "replay" in path or "waiting" in path:
             np.testing.assert_allclose(one[path].astype(float), two[path].astype(float), rtol=0, atol=1e-3)
-
-
-def options_merged(one, two):
-    """Two nested dictionaries as one."""
-    return {
-        key: options_merged(one[key], two[key]) if key in one and key in two else one.get(key, two.get(key))
-        for key in {**one, **two}
-    }
 
 
 @pytest.mark.slow
