@@ -6,9 +6,11 @@ same round.
 """
 
 import math
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -229,10 +231,11 @@ def compare(
     `kernels` the operations that it starts per update. `paper`, `paper_std` and `paper_seconds_more` are what
     the paper reports of a penalty of this rho and these weights, which it estimated by products.
     """
-    compiled: dict[AgentConfig, Program] = {}
-    for config in progress(list(configs), "compile"):
-        if _kind(config) not in compiled:
-            compiled[_kind(config)] = Program(config, spaces, runs=runs, updates=updates)
+    kinds = {_kind(config): config for config in configs}
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+        program = partial(Program, spaces=spaces, runs=runs, updates=updates)
+        futures = {kind: pool.submit(program, config) for kind, config in kinds.items()}
+        compiled = {kind: futures[kind].result() for kind in progress(list(kinds), "compile")}
     programs = [compiled[_kind(config)] for config in configs]
     times = np.array(
         [[program.time() for program in programs] for _ in progress(list(range(repeats)), "time")]
