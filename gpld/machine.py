@@ -14,11 +14,6 @@ from typing import Any, NamedTuple
 GL_PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
 """Debian packages that let MuJoCo render without a screen."""
 
-INSTALL_SUITE = "pip install 'gpld[suite]'"
-if sys.version_info >= (3, 13):  # where labmaze, which only dm_control's mazes use, has no wheels
-    INSTALL_SUITE += ", and for dm_control pip install --no-deps dm_control==1.0.38"
-"""What to type for the simulators of the DeepMind Control suite."""
-
 _JAX_CACHES_FROM = 1.0
 """JAX's default for the seconds of compilation from which it caches a program."""
 
@@ -28,6 +23,17 @@ class Memory(NamedTuple):
 
     total: int
     free: int
+
+
+def install(extra: str) -> str:
+    """What to type in a checkout for one of the extras in pyproject.toml."""
+    command = f"pip install -e '.[{extra}]'"
+    if extra == "suite" and sys.version_info >= (
+        3,
+        13,
+    ):  # where labmaze, for dm_control's mazes, has no wheels
+        command += ", and for dm_control pip install --no-deps dm_control==1.0.38"
+    return command
 
 
 def cores() -> int:

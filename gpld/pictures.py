@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from gpld import files
+from gpld import files, machine
 
 FRAMES = 100
 """The most frames of a GIF by default."""
@@ -38,9 +38,9 @@ def save_mp4(path: Path, pictures: Sequence[Picture]) -> None:
     try:
         import av
     except ImportError:
-        raise NoCodec("MP4 needs PyAV, which is not installed: pip install -e '.[video]'") from None
+        raise NoCodec(f"MP4 needs PyAV, which is not installed: {machine.install('video')}") from None
     if CODEC not in av.codecs_available:
-        raise NoCodec(f"MP4 needs {CODEC}, which this PyAV is built without: pip install -e '.[video]'")
+        raise NoCodec(f"MP4 needs {CODEC}, which this PyAV is built without: {machine.install('video')}")
     height, width = (side + side % 2 for side in pictures[0].shape[:2])
     # Its index comes first, so that it plays while it is being loaded.
     options = {"movflags": "+faststart"}

@@ -81,7 +81,7 @@ def test_a_missing_package_stops_training_but_simulators_are_optional(monkeypatc
     assert _examine._package("jax").stops_training
     for name in ("envpool", "dm_control", "mujoco"):
         assert not _examine._package(name).stops_training
-        assert "pip install 'gpld[suite]'" in _examine._package(name).remedy
+        assert "pip install -e '.[suite]'" in _examine._package(name).remedy
 
 
 def test_a_broken_device_stops_training():

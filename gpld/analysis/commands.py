@@ -62,7 +62,8 @@ def measure(name: str, arguments: Sequence[str], description: str) -> int:
             found.append(kind.measure_run(folder, **chosen))
     rows = pandas.concat(found, ignore_index=True)
     table = kind.table(rows)
-    console.print(rich_table(table))
+    for _, of_task in table.groupby("task", sort=False):
+        console.print(rich_table(of_task))
     console.print(*_save(name, rows, table, options.out or Path(name), kind.draw(rows)), soft_wrap=True)
     return 0
 

@@ -2,13 +2,15 @@
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import pandas
-    import rich.table
+    import rich.console
 
 Format = Literal["terminal", "markdown", "latex", "csv"]
 
@@ -36,20 +38,33 @@ def render(table: Table, form: Format) -> str:
     return {"terminal": _terminal, "markdown": _markdown, "latex": _latex, "csv": _csv}[form](table)
 
 
-def rich_table(frame: "pandas.DataFrame") -> "rich.table.Table":
-    """A table of numbers for the terminal. Names of two words may break, numbers may not."""
-    from rich.table import Column, Table
+def rich_table(frame: "pandas.DataFrame") -> "rich.console.Group":
+    """A table of numbers for the terminal, narrow enough for 80 columns.
 
-    heads = [str(name).replace("_", " ") for name in frame.columns]
-    shown = Table(*(Column(head, overflow="fold") for head in heads))
-    for row in frame.itertuples(index=False):
+    Names and counts that all rows share stand above it. Heads of two words may break, cells may not.
+    """
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+
+    shared = [
+        name for name in frame if frame[name].dtype.kind != "f" and len(frame) > 1 == frame[name].nunique()
+    ]
+    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True)
+    for name in frame.columns.drop(shared):
+        width = max((len(cell(value)) for value in frame[name]), default=0)
+        shown.add_column(str(name).replace("_", " "), min_width=width, vertical="bottom")
+    for row in frame.drop(columns=shared).itertuples(index=False):
         shown.add_row(*map(cell, row))
-    return shown
+    above = ", ".join(f"{str(name).replace('_', ' ')} {cell(frame[name].iloc[0])}" for name in shared)
+    return Group(f"\n{above}", shown, "")
 
 
 def cell(value: object) -> str:
     """A number with three digits, or a text."""
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return NOTHING if math.isnan(value) else f"{value:.3g}"
+    return f"{value:,}" if isinstance(value, Integral) else str(value)
 
 
 def _terminal(table: Table) -> str:

@@ -12,7 +12,7 @@ import tyro
 from jaxtyping import Array
 
 import gpld
-from gpld import files
+from gpld import files, machine
 from gpld.agent import Model
 from gpld.config import ConfigError
 from gpld.training import saved
@@ -153,7 +153,7 @@ def _imported_onnx() -> Callable[..., bytes]:
 
         from gpld.deploy._onnx import to_onnx
     except ImportError as error:
-        raise ConfigError(f"to: 'onnx' needs a package ({error}): pip install 'gpld[onnx]'") from None
+        raise ConfigError(f"to: 'onnx' needs a package ({error}): {machine.install('onnx')}") from None
     return to_onnx
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gpld.machine import GL_PACKAGES, INSTALL_SUITE, compilation_cache, cores, host_memory
+from gpld.machine import GL_PACKAGES, compilation_cache, cores, host_memory, install
 
 PACKAGES = (
     "jax",
@@ -112,7 +112,7 @@ def _package(name: str) -> Finding:
         found = version(name)
     except PackageNotFoundError:
         if name in SIMULATORS:
-            return Finding(name, "not installed", f"for tasks of the suite: {INSTALL_SUITE}")
+            return Finding(name, "not installed", f"for tasks of the suite: {install('suite')}")
         return Finding(name, "not installed", "install gpld again: `make setup`", stops_training=True)
     if found != PINS.get(name, found):
         pair = " ".join(f"{package}=={pin}" for package, pin in PINS.items())
@@ -144,7 +144,7 @@ def _engines(envpool: _ProbeResult, dm_control: _ProbeResult) -> Iterator[Findin
     """One engine is enough to train from states."""
     stops = not envpool.ok and not dm_control.ok
     for name, result in (("envpool", envpool), ("dm_control", dm_control)):
-        remedy = "" if result.ok else f"{INSTALL_SUITE}; gym:Name-v0 trains without it"
+        remedy = "" if result.ok else f"{install('suite')}; gym:Name-v0 trains without it"
         yield Finding(f"{name} engine", result.text, remedy, stops and not result.ok)
 
 

@@ -53,7 +53,7 @@ def registered(name: str, *, render: bool = False) -> Factory:
         try:
             return make(render_mode="rgb_array")
         except TypeError as error:  # it has no such argument
-            raise RenderingError(f"{NOT_RENDERED} ({error})") from error
+            raise RenderingError(f"{NOT_RENDERED} (it takes no render_mode)") from error
 
     return make_rendering if render else make
 

@@ -19,7 +19,7 @@ from gpld.envs._dm_control import (
 from gpld.envs._process import Hosts
 from gpld.envs._serial import SerialEnv
 from gpld.envs._stream import MakeStream, Stream
-from gpld.machine import INSTALL_SUITE, cores
+from gpld.machine import cores, install
 
 log = logging.getLogger("gpld.envs")
 
@@ -101,7 +101,7 @@ def _suite(
 ) -> VectorEnv:
     """A task of dm_control's suite."""
     if importlib.util.find_spec("dm_control") is None:
-        raise ConfigError(f"task: {task!r} needs dm_control, which is not installed: {INSTALL_SUITE}")
+        raise ConfigError(f"task: {task!r} needs dm_control, which is not installed: {install('suite')}")
     # Before there are processes that would all try.
     choose_renderer(render=render or pixels or needs_renderer(task))
     taken = hosts.take(processes if processes > 1 else 0)

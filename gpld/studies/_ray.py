@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpld import machine
 from gpld.config import ConfigError
 from gpld.studies._plan import Group
 from gpld.studies._supervise import Ending, Supervisor
@@ -67,7 +68,7 @@ def _connect(address: str) -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ConfigError("on: ray is not installed: pip install -e '.[ray]'") from error
+        raise ConfigError(f"on: ray is not installed: {machine.install('ray')}") from error
     try:
         ray.init(address=address, log_to_driver=False, logging_level="warning")
     except ConnectionError as error:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpld import machine
 from gpld.config import ConfigError
 from gpld.studies import _state
 from gpld.studies._plan import Group
@@ -105,7 +106,7 @@ def _executor(folder: Path, options: SlurmOptions) -> Any:
     try:
         from submitit import SlurmExecutor
     except ImportError as error:
-        raise ConfigError("on: slurm needs submitit: pip install -e '.[slurm]'") from error
+        raise ConfigError(f"on: slurm needs submitit: {machine.install('slurm')}") from error
     if SlurmExecutor.affinity() < 0:
         raise ConfigError("on: slurm is not on this machine (there is no srun)")
     executor = SlurmExecutor(folder / "slurm", max_num_timeout=TIMEOUTS, python=sys.executable)

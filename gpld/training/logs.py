@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, SupportsFloat
 
 import numpy as np
 
-from gpld import files
+from gpld import files, machine
 from gpld.config import ConfigError, LogConfig
 from gpld.files import DamagedFile
 from gpld.pictures import FRAMES, Picture, gif, spaced
@@ -284,7 +284,7 @@ class _WandB:
     """One Weights & Biases run for all starts of a run. It ignores steps that it already has."""
 
     def __init__(self, folder: Path, hyperparameters: Hyperparameters):
-        wandb = _import("wandb", "log.wandb", "pip install -e '.[wandb]'")
+        wandb = _import("wandb", "log.wandb", machine.install("wandb"))
         name = folder / "wandb-id"
         if not name.exists():
             files.write_text(name, uuid.uuid4().hex[:12])

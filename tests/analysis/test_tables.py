@@ -1,12 +1,15 @@
 import csv
+import io
 from typing import get_args
 
 import numpy as np
+import pandas
 import pytest
+from rich.console import Console
 
 from gpld import results
 from gpld.analysis import comparisons, curves, figures, statistics
-from gpld.analysis.tables import Format, Table, render
+from gpld.analysis.tables import Format, Table, render, rich_table
 from gpld.display.curve import COLOURS
 from gpld.tasks import LOCOMOTION, PROPRIO
 from tests.results.helpers import METHODS, rows
@@ -38,6 +41,23 @@ def test_every_format_has_every_cell_the_title_and_the_source():
     for text in texts.values():
         assert "data: here; command: this" in text
         assert "+1.0" in text
+
+
+def test_a_table_for_the_terminal_breaks_no_cell_at_80_columns():
+    maps, methods = ("observation", "posterior", "prior"), ("DreamerV3", "GPLD-DreamerV3")
+    columns = ("task", "map", "method", "env_steps", "kl", "kl_std", "total_variation", "jacobian", "ratio")
+    numbers = (1_000_000, 0.01234, 0.00123, 0.345, np.nan, 0.51)
+    frame = pandas.DataFrame(
+        [("cartpole-swingup_sparse", name, method, *numbers) for name in maps for method in methods],
+        columns=columns,
+    )
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(rich_table(frame))
+    _, above, _, _, *lines = console.export_text().splitlines()
+    assert above.strip() == "task cartpole-swingup_sparse, env steps 1,000,000"
+    assert [line.split() for line in lines if line.strip()] == [
+        [name, method, "0.0123", "0.00123", "0.345", "-", "0.51"] for name in maps for method in methods
+    ]
 
 
 def test_the_papers_table_is_printed_as_the_paper_prints_it():

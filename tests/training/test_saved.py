@@ -50,6 +50,14 @@ def test_the_newest_checkpoint_is_loaded_without_a_replay_or_environment(tmp_pat
     assert all((np.asarray(leaf) == 200).all() for leaf in leaves)
 
 
+def test_a_folder_is_found_from_another_one(tmp_path, monkeypatch):
+    """Orbax takes no path with dots in it."""
+    write(tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert saved.load("../run").env_steps == 100
+
+
 def test_the_checkpoint_of_a_step_is_loaded_and_no_other(tmp_path):
     folder = write(tmp_path / "run", steps=(100, 200))
     assert saved.steps(folder) == [100, 200]

@@ -68,7 +68,8 @@ class Checkpoints:
     def __init__(self, folder: str | Path, *, keep: int = 2):
         if keep < 1:
             raise ValueError(f"checkpoint.keep is {keep}; it must be at least 1")
-        self.folder = Path(folder).absolute()
+        # Orbax refuses a path with `..` in it. The folder itself may be a link, which is not followed.
+        self.folder = Path(folder).parent.resolve() / Path(folder).name
         self.keep = keep
         self._chunks = self.folder / STEPS
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoints")
