@@ -30,12 +30,13 @@ from gpld.config import (
     normalize,
     override,
     suggestion,
+    unnested,
     validate,
     with_presets,
 )
 from gpld.population import METHODS, Member, Method, method_of
 from gpld.sweeps.definition import Sweep, members as sweep_members
-from gpld.sweeps.settings import MAX_RUNS, parse, unnested
+from gpld.sweeps.settings import MAX_RUNS, parse
 
 DEATH = (
     "the process died without an error: an environment or a library ended it, or the system killed it, as it "

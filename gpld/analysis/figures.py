@@ -155,7 +155,7 @@ def save(
 
 
 def panels(
-    count: int, columns: int = 0, panel: tuple[float, float] = _PANEL
+    count: int, columns: int = 0, panel: tuple[float, float] = _PANEL, *, sharey: bool = False
 ) -> tuple["Figure", list["Axes"]]:
     """A figure with `count` panels in a grid."""
     from matplotlib.figure import Figure  # without pyplot: no display, no global state
@@ -164,7 +164,7 @@ def panels(
     rows = -(-count // columns)
     size = (panel[0] * columns, panel[1] * rows + 0.5)
     figure = Figure(figsize=size, dpi=160, layout="constrained")
-    axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=sharey).ravel().tolist()
     for unused in axes[count:]:
         unused.set_visible(False)
     return figure, axes[:count]
@@ -233,11 +233,15 @@ def legend(figure: "Figure") -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     if found:
+        column = 0.7 + 0.07 * max(map(len, found))  # inches of the longest label and its line
+        columns = max(1, min(4, len(found), int(figure.get_figwidth() / column)))
+        rows = -(-len(found) // columns)
+        figure.set_figheight(figure.get_figheight() + 0.17 * max(0, rows - 2))  # panels keep their height
         figure.legend(
             found.values(),
             found.keys(),
             loc="outside upper center",
-            ncols=max(1, min(4, len(found), int(figure.get_figwidth() / 2))),
+            ncols=columns,
             frameon=False,
             fontsize=8,
         )

@@ -26,8 +26,11 @@ from gpld.config._presets import PRESETS as PRESETS, Preset as Preset, with_pres
 from gpld.config._tree import (
     ConfigError as ConfigError,
     flat as flat,
+    merged as merged,
+    nested as nested,
     override as override,
     suggestion as suggestion,
+    unnested as unnested,
 )
 from gpld.config._validation import (
     check_numbers as check_numbers,

@@ -41,6 +41,28 @@ def override(config: C, changes: Mapping[str, Any], prefix: str = "") -> C:
     return dataclasses.replace(config, **values)  # pyright: ignore[reportArgumentType]
 
 
+def nested(name: str, value: Any) -> dict[str, Any]:
+    """One option, by its dotted path, as a nested dictionary."""
+    for part in reversed(name.split(".")):
+        value = {part: value}
+    return value
+
+
+def unnested(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The options of a nested dictionary by their dotted paths."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        path = f"{prefix}{key}"
+        found |= unnested(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
+    return found
+
+
+def merged(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
+    """Two nested dictionaries as one, in which the second wins."""
+    both = {k: merged(one[k], two[k]) for k in one if k in two and isinstance(two[k], Mapping)}
+    return {**one, **two, **both}
+
+
 def suggestion(name: str, known: Mapping[str, Any] | tuple[str, ...]) -> str:
     """The known names nearest to a mistyped one, as the end of a message, or nothing."""
     near = get_close_matches(name, list(known), n=3)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from gpld import tasks as groups
-from gpld.config import Config, ConfigError, override, suggestion, validate, with_presets
+from gpld.config import Config, ConfigError, merged, override, suggestion, unnested, validate, with_presets
 from gpld.population import with_method
-from gpld.sweeps.settings import merged, settings, unnested
+from gpld.sweeps.settings import settings
 
 TASK_GROUPS = {
     "proprio": groups.PROPRIO,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpld.config import PRESETS, Config, ConfigError, flat, override, suggestion
+from gpld.config import PRESETS, Config, ConfigError, flat, merged, nested, override, suggestion, unnested
 from gpld.population import METHODS, with_method
 
 MAX_RUNS = 4096
@@ -43,7 +43,7 @@ class Combination:
     def changes(self) -> dict[str, Any]:
         """Its options as a nested dictionary, those of its preset included. Its method is left out."""
         preset = PRESETS[self.values["preset"]].options if "preset" in self.values else {}
-        own = [_nested(name, value) for name, value in self.values.items() if name not in GROUPS]
+        own = [nested(name, value) for name, value in self.values.items() if name not in GROUPS]
         both: dict[str, Any] = {}
         for part in (preset, *own):
             both = merged(both, part)
@@ -141,7 +141,7 @@ def checked(name: str, values: Any) -> list[Any]:
                 near = suggestion(str(value), tuple(known[name])) or f"; allowed are {', '.join(known[name])}"
                 raise ConfigError(f"sweep: {name}: {value!r} is not a {name}{near}")
         else:
-            value = flat(override(Config(""), _nested(name, value)))[name]
+            value = flat(override(Config(""), nested(name, value)))[name]
         if value in typed:
             raise ConfigError(f"sweep: {name}: {text_of(value)} is named twice")
         typed.append(value)
@@ -156,27 +156,6 @@ def _refuse_conflicts(values: Values) -> None:
     for name in values.get("preset", ()):
         if fixed := FIXED.keys() & PRESETS[name].options.keys():
             raise ConfigError(f"sweep: preset: {name} is not allowed; it sets {min(fixed)}")
-
-
-def unnested(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """A nested dictionary, as a file of TOML has it, by dotted names."""
-    found: dict[str, Any] = {}
-    for key, value in values.items():
-        path = f"{prefix}{key}"
-        found |= unnested(value, f"{path}.") if isinstance(value, Mapping) else {path: value}
-    return found
-
-
-def _nested(name: str, value: Any) -> dict[str, Any]:
-    for part in reversed(name.split(".")):
-        value = {part: value}
-    return value
-
-
-def merged(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
-    """Two nested dictionaries as one, in which the second wins."""
-    both = {k: merged(one[k], two[k]) for k in one if k in two and isinstance(two[k], Mapping)}
-    return {**one, **two, **both}
 
 
 def _short_names(names: Sequence[str]) -> dict[str, str]:

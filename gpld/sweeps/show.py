@@ -175,7 +175,7 @@ def draw(folder: Path) -> "dict[str, Figure]":
     sweep, found, drawn = opened(folder), scores(folder), {}
     if step := _common_step(found):
         summaries = _by_value(sweep, found, step)
-        figure, axes = figures.panels(len(summaries))
+        figure, axes = figures.panels(len(summaries), sharey=True)
         for panel, (option, own) in zip(axes, summaries.items(), strict=True):
             ends = own["area"] - own["area_low"], own["area_high"] - own["area"]
             panel.errorbar(range(len(own)), own["area"], ends, marker="o", markersize=4, capsize=3)

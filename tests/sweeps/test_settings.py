@@ -3,8 +3,8 @@
 import pytest
 
 from gpld import cli
-from gpld.config import Config, ConfigError, diff, with_presets
-from gpld.sweeps.settings import parse, settings, unnested
+from gpld.config import Config, ConfigError, diff, unnested, with_presets
+from gpld.sweeps.settings import parse, settings
 from tests import scripts
 
 BASE = Config("walker-run")

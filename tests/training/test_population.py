@@ -14,9 +14,8 @@ import pytest
 
 import gpld
 from gpld import config as options, population, replay
-from gpld.config import ConfigError
+from gpld.config import ConfigError, merged
 from gpld.population import Member
-from gpld.sweeps.settings import merged
 from gpld.training import TrainingStopped, _groups, _program, evaluate, loop, saved, train, train_all
 from gpld.training._groups import by_step, finished_at, newest
 from gpld.training._program import RandomKeys
