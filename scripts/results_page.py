@@ -229,7 +229,7 @@ def _predictions(found: Evidence) -> str:
 
 def cost() -> str:
     """What the penalty adds to an update."""
-    one, eight = _overhead("update", runs=1), _overhead("update-e092d18", runs=8)
+    one, eight = _overhead("update-09e7219", runs=1), _overhead("update-09e7219", runs=8)
     paper = results.paper_cost()
     same = (paper["rho"] == 0.5) & (paper["posterior"] == 0.5) & (paper["prior"] == 0)
     ratio = float(paper.loc[same, "ratio"].iloc[0])
@@ -354,7 +354,7 @@ def write_section(found: Evidence) -> str:
 def write_numbers(found: Evidence) -> str:
     """The three numbers of the README."""
     by_task = _tasks([f"{found.gain(found.scores, task):+.0%} on {task}" for task in found.tasks])
-    alone, eight = _update("update", runs=1), _update("update-e092d18", runs=8)
+    alone, eight = _update("update-09e7219", runs=1), _update("update-09e7219", runs=8)
     theirs = next(row["ms"] for row in _measured("update-reference") if row["method"] == GPLD)
     so_far = f"{len(found.tasks)} of {len(found.study.tasks)} locomotion tasks so far"
     ours, baseline = (found.normalised(found.scores, method) for method in (GPLD, DREAMER))

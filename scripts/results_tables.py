@@ -92,14 +92,14 @@ def updates(*names: str) -> dict[tuple[int, str], dict[str, float]]:
     return found
 
 
-STATES = ("update", "update-exact", "update-e092d18")
+STATES = ("update", "update-exact", "update-09e7219")
 IMAGES = ("update-pixels",)
 
 
 def states() -> dict[tuple[int, str], dict[str, float]]:
     """Updates from states; baselines and probes are not those that exact penalties were timed beside."""
     exact = {key: row for key, row in updates("update-exact").items() if key[1] == "exact"}
-    return updates("update", "update-e092d18") | exact
+    return updates("update", "update-09e7219") | exact
 
 
 def one_update() -> str:
