@@ -59,3 +59,6 @@ SUITE = tuple(f"{domain}-{task}" for domain, names in _SUITE.items() for task in
 
 GYM_PREFIX = "gym:"
 """Tasks that start with this are names in Gymnasium's registry."""
+
+JAX_PREFIX = "jax:"
+"""Tasks that start with this name a module, and in it an environment written in JAX: jax:module:name."""

@@ -292,6 +292,9 @@ def test_more_updates_than_can_be_counted_are_refused():
         ("task", "walker-wlak", "did you mean walker-walk"),
         ("task", "Pendulum-v1", "did you mean gym:Pendulum-v1?"),
         ("task", "gym:", "gym:Name-v0"),
+        ("task", "jax:gpld.envs", "jax:module:name"),
+        ("task", "jax::CartPole", "jax:module:name"),
+        ("env.limit", 0, "at least 1"),
         ("backend", "gymnasium", "auto, envpool or dm_control"),
         ("seed", -1, "in [0, 4294967295]"),
         ("env_steps", 0, "at least 1"),
@@ -340,6 +343,15 @@ def test_gymnasium_tasks_pass_through():
     validate(Config(task="gym:Pendulum-v1"))
     with pytest.raises(ConfigError, match="backend: 'envpool' is not allowed; it must be auto or gymnasium"):
         validate(Config(task="gym:Pendulum-v1", backend="envpool"))
+
+
+def test_jax_tasks_pass_through():
+    task = "jax:gpld.envs:CartPole"
+    validate(Config(task))
+    with pytest.raises(ConfigError, match="backend: 'envpool' is not allowed; it must be auto for jax:gpld"):
+        validate(Config(task, backend="envpool"))
+    with pytest.raises(ConfigError, match=r"env.pixels: True is not allowed; it must be off for jax:gpld"):
+        validate(override(Config(task), {"env": {"pixels": True}}))
 
 
 def test_importing_the_config_imports_nothing_heavy():

@@ -196,6 +196,8 @@ class EnvConfig:
     """Restarts of broken environments before the run stops; EnvPool's do not break."""
     timeout: float = 120.0
     """Seconds after which a step that has not returned counts as broken."""
+    limit: int = 1000
+    """Env steps after which an episode of a task jax:module:name is cut; others have limits of their own."""
     pickle: bool = False
     """Pickle states that are more than arrays; resuming then runs what is in them: only your own folders."""
 
@@ -267,7 +269,7 @@ class Config:
     """
 
     task: str
-    """Task: domain-task of the DeepMind Control suite (walker-walk), gym:Name-v0 or gym:module:Name-v0."""
+    """Task: domain-task of the DeepMind Control suite (walker-walk), gym:Name-v0, or jax:module:name."""
     seed: int = 0
     """Seed of everything random in the run."""
     backend: Literal["auto", "envpool", "dm_control", "gymnasium"] = "auto"

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpld.config._options import AgentConfig, Config, ModelConfig, PenaltyConfig
 from gpld.config._tree import ConfigError, flat, suggestion
-from gpld.tasks import GYM_PREFIX, SUITE
+from gpld.tasks import GYM_PREFIX, JAX_PREFIX, SUITE
 
 COUNTER = 2**31 - 1
 """Steps and updates are counted in 32 bits."""
@@ -97,6 +97,7 @@ RUN_RANGES = {
     "env.threads": _upto(512, 0),
     "env.processes": _upto(512, 0),
     "env.restarts": _COUNT,
+    "env.limit": _upto(COUNTER),
     "env.timeout": _MODERATE,
     "replay.capacity": _STEPS,
     "replay.batch": _upto(65_536),
@@ -225,6 +226,9 @@ def _check_penalty(penalty: PenaltyConfig, model: ModelConfig, prefix: str) -> N
 
 
 def _check_task(config: Config) -> None:
+    if config.task.startswith(JAX_PREFIX):
+        _check_jax_task(config)
+        return
     gym = config.task.startswith(GYM_PREFIX) and config.task != GYM_PREFIX
     if not gym and config.task not in SUITE:
         looks_like_gym = re.search(r"-v\d+$", config.task)
@@ -240,6 +244,16 @@ def _check_task(config: Config) -> None:
         raise _refuse("backend", config.backend, f"auto or gymnasium for {config.task}")
     if not gym and config.backend == "gymnasium":
         raise _refuse("backend", config.backend, f"auto, envpool or dm_control for {config.task}")
+
+
+def _check_jax_task(config: Config) -> None:
+    _, module, *names = config.task.split(":")
+    if not module or len(names) != 1 or not names[0]:
+        raise _refuse("task", config.task, f"{JAX_PREFIX}module:name for an environment written in JAX")
+    if config.env.pixels:
+        raise _refuse("env.pixels", True, f"off for {config.task}, which may give images as observations")
+    if config.backend != "auto":
+        raise _refuse("backend", config.backend, f"auto for {config.task}")
 
 
 def _check_ranges(config: Any, ranges: dict[str, Range], prefix: str) -> None:

@@ -1,4 +1,4 @@
-"""Vector environments: EnvPool, dm_control and Gymnasium behind one small interface."""
+"""Vector environments: EnvPool, dm_control, Gymnasium and JAX's behind one small interface."""
 
 from gpld.envs._base import (
     EnvironmentFailure as EnvironmentFailure,
@@ -7,6 +7,7 @@ from gpld.envs._base import (
     VectorEnv as VectorEnv,
     stream_seed as stream_seed,
 )
+from gpld.envs._cartpole import CartPole as CartPole
 from gpld.envs._catalog import (
     Task as Task,
     has_envpool as has_envpool,
@@ -22,6 +23,7 @@ from gpld.envs._dm_control import (
 from gpld.envs._fleet import Fleet as Fleet
 from gpld.envs._gymnasium import Issue as Issue
 from gpld.envs._imports import announce as announce, opening as opening
+from gpld.envs._jax import EnvState as EnvState, JaxEnv as JaxEnv, JaxTask as JaxTask
 from gpld.envs._make import choose as choose, make as make
 from gpld.envs._poses import Poses as Poses
 from gpld.envs._process import Hosts as Hosts

@@ -1,4 +1,4 @@
-"""Modules that tasks name, `gym:MODULE:NAME`: importing one runs its code.
+"""Modules that tasks name, `gym:MODULE:NAME` or `jax:MODULE:NAME`: importing one runs its code.
 
 Who types such a task has asked for it. Who opens a folder that names one may not know.
 """
@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from gpld.config import ConfigError
-from gpld.tasks import GYM_PREFIX
+from gpld.tasks import GYM_PREFIX, JAX_PREFIX
 
 _announce: ContextVar[Callable[[str, str], None]] = ContextVar("announce", default=lambda task, module: None)
 
@@ -37,7 +37,8 @@ def opening(folder: Path | str, *, imports: bool = True) -> Iterator[None]:
 
 def announce(task: str) -> str:
     """The module that a task names, or nothing. It is about to be imported, here or by another process."""
-    module = task.removeprefix(GYM_PREFIX).rpartition(":")[0] if task.startswith(GYM_PREFIX) else ""
+    prefix = next((own for own in (GYM_PREFIX, JAX_PREFIX) if task.startswith(own)), None)
+    module = task.removeprefix(prefix).rpartition(":")[0] if prefix else ""
     if module:
         _announce.get()(task, module)
     return module

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Literal
 
 from gpld.config import ConfigError
-from gpld.envs._base import EnvironmentFailure, VectorEnv, Worker, stream_seed
+from gpld.envs._base import EnvironmentFailure, RenderingError, VectorEnv, Worker, stream_seed
 from gpld.envs._catalog import has_envpool, in_catalog, tasks
 from gpld.envs._dm_control import (
     DMControlPixels,
@@ -16,10 +16,12 @@ from gpld.envs._dm_control import (
     needs_renderer,
     rendering_message,
 )
+from gpld.envs._jax import FRAMES, JaxEnv, jax_task
 from gpld.envs._process import Hosts
 from gpld.envs._serial import SerialEnv
 from gpld.envs._stream import MakeStream, Stream
 from gpld.machine import cores, install
+from gpld.tasks import JAX_PREFIX
 
 log = logging.getLogger("gpld.envs")
 
@@ -44,10 +46,12 @@ def make(
     share: int = 1,
     hosts: Hosts | None = None,
     pickles: bool = False,
+    limit: int = FRAMES,
 ) -> VectorEnv:
     """A vector environment of `count` streams.
 
-    `task` is a task of the suite (`walker-walk`), one of Gymnasium's registry (`gym:Pendulum-v1`), or a
+    `task` is a task of the suite (`walker-walk`), one of Gymnasium's registry (`gym:Pendulum-v1`), one
+    written in JAX (`jax:module:name`; `limit` is the env steps after which its episodes are cut), or a
     function without arguments that returns a `gymnasium.Env`. `backend="auto"` takes EnvPool for the
     benchmark's tasks where it exists, and dm_control for the rest of the suite. `evaluation` gives other
     seeds than training's; `render` allows `env.render`; `pixels` gives images of the suite's tasks instead of
@@ -58,7 +62,7 @@ def make(
     a Gymnasium environment for a few steps first, to explain mistakes. `pickles` lets them save states
     that are more than arrays and JSON, and run what such a state holds when it is restored.
     """
-    _at_least(1, count=count, action_repeat=action_repeat, share=share)
+    _at_least(1, count=count, action_repeat=action_repeat, share=share, limit=limit)
     _at_least(0, seed=seed, threads=threads, processes=processes)
     own_cores = min(count, -(-cores() // share))
     chosen = choose(task, backend, render or pixels)
@@ -70,6 +74,8 @@ def make(
         own = {"count": count, "seed": seed, "action_repeat": action_repeat}
         return EnvPoolEnv(str(task), **own, threads=threads or own_cores, evaluation=evaluation)
     seeds = partial(stream_seed, seed, evaluation=evaluation)
+    if chosen == "jax":
+        return JaxEnv(jax_task(str(task), action_repeat, limit), [*map(seeds, range(count))], restart_limit)
     watch = {"timeout": timeout, "restart_limit": restart_limit, "pickles": pickles}
     if chosen == "gymnasium":
         make_stream = _of_gymnasium(task, seeds, render, timeout, check)
@@ -77,17 +83,22 @@ def make(
     processes_of = {"hosts": hosts or Hosts(), "keep_hosts": hosts is not None}
     workers = min(count, processes or (own_cores if pixels else 1))
     drawing = {"render": render, "pixels": pixels}
+    return _suite(str(task), seeds, count, action_repeat, workers, **drawing, **processes_of, **watch)
+
+
+def _suite(task: str, *streams: Any, render: bool, pixels: bool, **options: Any) -> VectorEnv:
+    """A task of dm_control's suite, or why there is none."""
     try:
-        return _suite(str(task), seeds, count, action_repeat, workers, **drawing, **processes_of, **watch)
+        return _made_suite(task, *streams, render=render, pixels=pixels, **options)
     except (ConfigError, EnvironmentFailure):
         raise
     except Exception as error:  # of whatever kind: MuJoCo, dm_control and PyOpenGL have many
-        needs_gl = render or pixels or needs_renderer(str(task))
+        needs_gl = render or pixels or needs_renderer(task)
         reason = rendering_message(error) if needs_gl else f"{type(error).__name__}: {error}"
         raise EnvironmentFailure(f"{task} cannot be made here: {reason}") from error
 
 
-def _suite(
+def _made_suite(
     task: str,
     seeds: Callable[..., int],
     count: int,
@@ -99,7 +110,6 @@ def _suite(
     hosts: Hosts,
     **watch: Any,
 ) -> VectorEnv:
-    """A task of dm_control's suite."""
     if importlib.util.find_spec("dm_control") is None:
         raise ConfigError(f"task: {task!r} needs dm_control, which is not installed: {install('suite')}")
     # Before there are processes that would all try.
@@ -141,6 +151,12 @@ def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = 
     if backend not in BACKENDS:
         raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
     own = not isinstance(task, str) or task.startswith("gym:")
+    if isinstance(task, str) and task.startswith(JAX_PREFIX):
+        if render:
+            raise RenderingError(f"{task} draws no pictures, as all environments written in JAX")
+        if backend != "auto":
+            raise ConfigError(f"backend {backend!r} does not fit task {task!r}, which needs none")
+        return "jax"
     if backend == "auto":
         if own:
             return "gymnasium"

@@ -121,6 +121,7 @@ def make_env(
         share=share,
         hosts=hosts,
         pickles=config.env.pickle,
+        limit=config.env.limit,
     )
 
 

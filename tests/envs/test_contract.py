@@ -20,6 +20,7 @@ BACKENDS = {
     "gymnasium": partial(make, "gym:Pendulum-v1"),
     "discrete": partial(make, "gym:CartPole-v1"),
     "factory": partial(make, Counter),
+    "jax": partial(make, "jax:gpld.envs:CartPole"),
 }
 
 
@@ -75,12 +76,14 @@ def test_same_seed_same_bits_and_other_seeds_differ(backend):
             assert not np.isin(other.step(sequence[0]).obs[key], start).any()
 
 
-def test_more_streams_do_not_change_the_first(backend):
+def test_more_streams_do_not_change_the_first(backend, request):
+    near = request.node.callspec.id == "jax"  # another program, which may round otherwise
     with backend(count=1, seed=4) as one, backend(count=3, seed=4) as three:
         sequence = actions(three, 20)
         alone, together = run(one, sequence[:, :1]), run(three, sequence)
         for a, b in zip(alone, together, strict=True):
-            assert all(np.array_equal(x, y[:1]) for x, y in zip(leaves(a), leaves(b), strict=True))
+            for x, y in zip(leaves(a), leaves(b), strict=True):
+                np.testing.assert_allclose(x, y[:1], rtol=0, atol=1e-5 if near else 0)
 
 
 def test_reset_by_index(backend):
