@@ -158,14 +158,14 @@ def loss(
     config: AgentConfig, model: Model, state: AgentState, batch: Batch, noise: Noise
 ) -> tuple[Float[Array, ""], LossOutput]:
     """The one loss of all modules. `state` gives what is not trained by gradients."""
+    plain = model.world.dynamics
     model, slow_value = fused.chosen(config, batch, (model, state.slow_value))
     config = with_numbers(config, state.hyper.numbers)
     world, hyper = model.world, state.hyper
 
     prediction = world_model.predict(config, world, batch, noise.classes)
-    penalties = world_model.penalties(
-        config, world.dynamics, prediction, noise.penalty, over_all=hyper.over_all
-    )
+    # By products, it is differentiated twice.
+    penalties = world_model.penalties(config, plain, prediction, noise.penalty, over_all=hyper.over_all)
 
     seen = prediction.observed
     start = jax.tree.map(lambda x: x.reshape(-1, x.shape[-1]), States(seen.h, seen.z))

@@ -260,6 +260,21 @@ def test_the_agent_learns_the_same_in_every_run():
         np.testing.assert_allclose(a, b, rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.parametrize("estimator", ["probes", "vjp", "exact"])
+def test_every_penalty_has_gradients_on_a_gpu(monkeypatch, estimator):
+    """As traced for one: kernels with a GPU's own instructions can be differentiated by their rules alone."""
+    monkeypatch.setattr(_tiles, "interpreted", lambda: False)
+    spaces = Spaces.of({"x": (3,)}, 2)
+    penalty = dataclasses.replace(CONFIG.penalty, estimator=estimator, prior=0.5)
+    chosen = dataclasses.replace(CONFIG, kernels="fused", penalty=penalty)
+    config = Config(task="walker-walk", agent=chosen, replay=ReplayConfig(batch=16, length=2))
+    state = jax.eval_shape(partial(agent.init, chosen, spaces), jax.random.key(0))
+    batch = jax.eval_shape(partial(random_batch, config, spaces), jax.random.key(0))
+    updated, _, metrics = jax.eval_shape(partial(agent.update, chosen), state, batch)
+    assert jax.tree.structure(updated) == jax.tree.structure(state)
+    assert {"loss/penalty_posterior", "loss/penalty_prior"} <= set(metrics)
+
+
 def test_what_does_not_fit_is_refused_only_when_asked_for():
     asked = dataclasses.replace(CONFIG, kernels="fused")
     assert _choice._twins(asked, 32) is fused.IN_KERNELS
