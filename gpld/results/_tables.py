@@ -7,6 +7,10 @@
     sensitivity.csv   one row for each run, measured checkpoint, map and length of a step
     quality.csv       one row for each run, measured checkpoint and number of steps ahead
 
+A study that times updates instead of training has one table besides `runs.json`:
+
+    cost.csv          one row for each run
+
 A run is known by its task, method and seed. Tables are checked whenever they are read. Refused by name are:
 a missing column, a row that is there twice, a run that `runs.json` lacks, and one whose options differ from
 those of its method.
@@ -38,17 +42,37 @@ TABLES: Mapping[str, tuple[str, ...]] = {
         *("length", "kl", "total_variation", "jacobian"),
     ),
     "quality": ("env_steps", "updates", "ahead", "latent", "reward", "observation", "count"),
+    "cost": (
+        *("device", "rho", "posterior", "prior", "estimator", "ratio", "ratio_std", "ms", "spread"),
+        *("seconds_more", "gflop", "temporary_mib", "kernels", "compile_seconds"),
+        *("paper", "paper_std", "paper_seconds_more"),
+    ),
 }
 """Columns of each table after those of `KEY`."""
 
-_WITHIN = {"scores": ("episode",), "sensitivity": ("map", "magnitude"), "quality": ("ahead",)}
-"""Columns that identify a row of one run and env step."""
+
+def tables_of(study: Mapping[str, Any]) -> tuple[str, ...]:
+    """The tables that a study has, by its definition."""
+    timed = study.get("work") == "time"
+    return tuple(name for name in TABLES if (name == "cost") == timed)
+
+
+_WITHIN = {
+    "evaluations": ("env_steps",),
+    "training": ("env_steps",),
+    "scores": ("env_steps", "episode"),
+    "sensitivity": ("env_steps", "map", "magnitude"),
+    "quality": ("env_steps", "ahead"),
+}
+"""Columns that identify a row of one run; of `cost`, it has one."""
+MEASURED = ("sensitivity", "quality", "cost")
+"""Tables of measurements, each a file in a run's folder."""
 LOGGED = {"evaluations": "eval/", "training": "train/"}
 """Tables of metrics that were logged while training, and how the names of those begin."""
 NOT_LOGGED = ("env_steps", "updates", "seconds")
 """Their columns that are not among those metrics."""
 _COUNTS = ("seed", "env_steps", "updates", "episodes", "episode", "ahead")
-_TEXTS = ("task", "method", "map")
+_TEXTS = ("task", "method", "map", "device", "estimator")
 _OWN = ("task", "seed")
 """Options in which runs of one method may differ."""
 
@@ -88,10 +112,11 @@ class Tables:
     scores: pd.DataFrame
     sensitivity: pd.DataFrame
     quality: pd.DataFrame
+    cost: pd.DataFrame
 
     @property
     def tables(self) -> dict[str, pd.DataFrame]:
-        """All tables by name."""
+        """All tables by name; those that the study does not have are empty."""
         return {name: getattr(self, name) for name in TABLES}
 
     def rows(self) -> pd.DataFrame:
@@ -100,7 +125,10 @@ class Tables:
         scored = by_checkpoint.agg(["mean", lambda x: x.std(ddof=0), "size"]).reset_index()
         scored.columns = [*KEY, "env_steps", "updates", "return", "return_std", "episodes"]
         found = pd.concat(
-            [self.evaluations.assign(kind="evaluation"), scored.assign(kind="score", seconds=float("nan"))],
+            [
+                self.evaluations.assign(kind="evaluation"),
+                scored.assign(kind="score", seconds=float("nan")),
+            ],
             ignore_index=True,
         )
         about = {run.key: run for run in self.runs}
@@ -170,8 +198,10 @@ def write_tables(tables: Tables, folder: Path | str) -> list[Path]:
     ]
     described = {"study": tables.study, "options": common, "provenance": made, "runs": runs}
     texts = {RUNS: json.dumps(described, indent=1) + "\n"}
-    for name, rows in tables.tables.items():
-        texts[f"{name}.csv"] = rows.to_csv(index=False, lineterminator="\n", float_format="%.6g")
+    for name in tables_of(tables.study):
+        texts[f"{name}.csv"] = tables.tables[name].to_csv(
+            index=False, lineterminator="\n", float_format="%.6g"
+        )
     for name, text in texts.items():
         files.write_text(folder / name, text)
     return [folder / name for name in texts]
@@ -200,7 +230,10 @@ def read_tables(folder: Path | str) -> Tables:
         ) from None
     except (ValueError, KeyError, TypeError, IndexError) as error:
         raise ConfigError(f"results: {folder / RUNS} is not a description of runs ({error!r})") from error
-    tables = {name: _read(folder / f"{name}.csv", columns) for name, columns in TABLES.items()}
+    tables = {
+        name: _read(folder / f"{name}.csv", columns) if name in tables_of(study) else _joined(name, [])
+        for name, columns in TABLES.items()
+    }
     return check(Tables(study, runs, **tables), str(folder))
 
 
@@ -216,7 +249,7 @@ def check(tables: Tables, where: str) -> Tables:
         first = methods.setdefault(run.method, run)
         refuse_differences(first.options, run, f" in {where}", first.name)
     for name, rows in tables.tables.items():
-        unique = [*KEY, "env_steps", *_WITHIN.get(name, ())]
+        unique = _identity(name)
         if (twice := rows.duplicated(unique)).any():
             row = rows.loc[twice].iloc[0]
             which = ", ".join(f"{column} {row[column]}" for column in unique)
@@ -267,7 +300,7 @@ def _rows_of(folder: Path) -> dict[str, pd.DataFrame]:
         ],
         columns=list(TABLES["scores"]),
     )
-    for name in ("sensitivity", "quality"):
+    for name in MEASURED:
         found[name] = _measured(folder, name)
     return found
 
@@ -298,7 +331,9 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
 
 
 def _typed(rows: pd.DataFrame) -> pd.DataFrame:
-    """Whole numbers, texts, and floats for the rest, in tables without rows too."""
+    """Whole numbers, texts, and floats for the rest, in tables without rows too; no text is an empty one."""
+    texts = {name: rows[name].astype(object) for name in _TEXTS if name in rows}
+    rows = rows.assign(**{name: own.where(own.notna(), "") for name, own in texts.items()})
     kinds = dict.fromkeys(_COUNTS, "int64") | dict.fromkeys(_TEXTS, "str")
     return rows.astype({name: kinds.get(name, "float64") for name in rows})
 
@@ -308,8 +343,12 @@ def _joined(name: str, parts: list[pd.DataFrame]) -> pd.DataFrame:
     parts = [part for part in parts if len(part)]
     if not parts:
         return _typed(pd.DataFrame(columns=[*KEY, *TABLES[name]]))
-    order = [*KEY, "env_steps", *_WITHIN.get(name, ())]
-    return _typed(pd.concat(parts).sort_values(order, kind="stable", ignore_index=True))
+    return _typed(pd.concat(parts).sort_values(_identity(name), kind="stable", ignore_index=True))
+
+
+def _identity(name: str) -> list[str]:
+    """Columns that identify a row of a table."""
+    return [*KEY, *_WITHIN.get(name, ())]
 
 
 def of_run(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:

@@ -11,7 +11,7 @@ import pandas as pd
 from gpld import config as options, files
 from gpld.config import Config
 from gpld.results._collect import add_score
-from gpld.results._tables import LOGGED, NOT_LOGGED, TABLES, RunRecord, Tables, of_run
+from gpld.results._tables import LOGGED, MEASURED, NOT_LOGGED, TABLES, RunRecord, Tables, of_run
 from gpld.training import logs, provenance, saved
 from gpld.training.score import Score
 
@@ -35,7 +35,7 @@ def unpack(tables: Tables, folders: Mapping[tuple[str, str, int], Path]) -> None
         for checkpoint, returns in by_step:
             env_steps, updates = cast("tuple[int, int]", checkpoint)
             add_score(folder, Score(run.task, int(env_steps), int(updates), 0, returns.tolist()))
-        for name in ("sensitivity", "quality"):
+        for name in MEASURED:
             if len(own[name]):
                 with files.in_one_move(folder / f"{name}.csv") as unfinished:
                     own[name].assign(run=str(folder)).to_csv(unfinished, index=False)
@@ -47,11 +47,7 @@ def _config(run: RunRecord) -> Config:
     known = options.flat(Config(task=""))
     for name, value in run.options.items():
         if name in known:
-            *groups, last = name.split(".")
-            inside = nested
-            for group in groups:
-                inside = inside.setdefault(group, {})
-            inside[last] = value
+            nested = options.merged(nested, options.nested(name, value))
     return options.override(Config(task=run.task), nested)
 
 

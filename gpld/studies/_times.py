@@ -10,7 +10,7 @@ from gpld.analysis.tables import Table
 from gpld.studies import _state
 from gpld.studies._estimate import spaces_of
 from gpld.studies._plan import Group, Plan
-from gpld.training import saved
+from gpld.training import provenance, saved
 
 
 def measure(folder: Path, plan: Plan, group: Group) -> None:
@@ -25,6 +25,7 @@ def measure(folder: Path, plan: Plan, group: Group) -> None:
         path = _state.run_folder(folder, run)
         path.mkdir(parents=True, exist_ok=True)
         options.save(run.config, path / saved.CONFIG)
+        provenance.record(path, 0)
         about = {"task": run.task, "method": run.method, "seed": run.seed, "device": device}
         with files.in_one_move(path / _state.TIMES) as unfinished:
             pd.DataFrame([about | row]).to_csv(unfinished, index=False)

@@ -6,11 +6,12 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from gpld import config as options, studies
+from gpld import cli, config as options, results, studies
 from gpld.analysis import cost
-from gpld.studies import _show, _state, _status, _study, _times, _worker
+from gpld.studies import _show, _state, _status, _study, _tables, _times, _worker
 from gpld.studies._worker import Outcome
 from gpld.training import _lock, saved
 from gpld.types import Spaces
@@ -221,3 +222,21 @@ def test_updates_are_timed_together_and_shown_beside_the_papers(tmp_path, monkey
         "in closed form 1.02 to 1.10 times as long." in page
     )
     assert "25 of 25" in page
+
+
+def test_times_are_exported_and_shown_from_what_is_committed(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(cost, "Program", Steady)
+    monkeypatch.chdir(tmp_path)
+    study = studies.get("cost")
+    plan = studies.plan(study)
+    assert _worker.work(tmp_path / "elsewhere", plan.groups[0], plan) == 0
+    paths = _tables.export(study, tmp_path / "elsewhere", commit="c" * 40)
+    assert sorted(path.name for path in paths) == ["cost.csv", "runs.json"]
+    before = _times.load(plan, tmp_path / "elsewhere")
+    with _tables.open_results(study, tmp_path / "nothing") as found:
+        columns = list(before.columns)
+        pd.testing.assert_frame_equal(_times.load(found.plan, found.folder)[columns], before, rtol=1e-5)
+    made = [run.provenance["git"]["commit"] for run in results.read_tables(paths[0].parent).runs]
+    assert made == ["c" * 40] * 25
+    assert cli.main(["study", "table", "cost", "--format", "csv"]) == 0
+    assert "1.300" in capsys.readouterr().out

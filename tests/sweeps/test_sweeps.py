@@ -318,6 +318,7 @@ def test_mistakes_are_refused_before_anything_is_loaded(capsys, words, message):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_six_values_killed_and_resumed_lose_and_repeat_no_run(tmp_path):
     """Six values of two seeds with nano, killed twice, in a process of its own."""
     values = "agent.optimizer.learning_rate=3e-4,1e-3,3e-3 agent.penalty.posterior=0,0.5"
