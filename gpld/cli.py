@@ -74,7 +74,7 @@ class ConfigOptions(Config):
     """A configuration, and its presets."""
 
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help_behavior_hint="")]
-    """domain-task of the DeepMind Control suite (walker-walk), gym:[module:]Name-v0, or jax:module:name."""
+    """domain-task of the suite (walker-walk), gym:[module:]Name-v0, envpool:Name-v0, or jax:module:name."""
     preset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
     """Presets, applied from left to right over the defaults; options given beside them win."""
 

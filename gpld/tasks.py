@@ -62,3 +62,6 @@ GYM_PREFIX = "gym:"
 
 JAX_PREFIX = "jax:"
 """Tasks that start with this name a module, and in it an environment written in JAX: jax:module:name."""
+
+POOL_PREFIX = "envpool:"
+"""Tasks that start with this are names in EnvPool's registry."""

@@ -290,11 +290,12 @@ def test_more_updates_than_can_be_counted_are_refused():
     ("path", "value", "allowed"),
     [
         ("task", "walker-wlak", "did you mean walker-walk"),
-        ("task", "Pendulum-v1", "did you mean gym:Pendulum-v1?"),
+        ("task", "Pendulum-v1", "did you mean gym:Pendulum-v1 or envpool:Pendulum-v1?"),
         ("task", "gym:", "gym:Name-v0"),
         ("task", "jax:gpld.envs", "jax:module:name"),
         ("task", "jax::CartPole", "jax:module:name"),
         ("env.limit", 0, "at least 1"),
+        ("task", "envpool:", "envpool:Name-v0"),
         ("backend", "gymnasium", "auto, envpool or dm_control"),
         ("seed", -1, "in [0, 4294967295]"),
         ("env_steps", 0, "at least 1"),
@@ -352,6 +353,21 @@ def test_jax_tasks_pass_through():
         validate(Config(task, backend="envpool"))
     with pytest.raises(ConfigError, match=r"env.pixels: True is not allowed; it must be off for jax:gpld"):
         validate(override(Config(task), {"env": {"pixels": True}}))
+
+
+def test_tasks_of_envpool_pass_through():
+    validate(Config(task="envpool:Ant-v4"))
+    validate(Config(task="envpool:MetaWorld/Reach-v3", backend="envpool"))
+    for changes, message in (
+        (
+            {"backend": "dm_control"},
+            "backend: 'dm_control' is not allowed; it must be auto or envpool for envp",
+        ),
+        ({"env": {"pixels": True}}, "env.pixels: True is not allowed; it must be off for envpool:Ant-v4"),
+        ({"env": {"threads": 2}}, "env.threads: 2 is not allowed; it must be 0 for envpool:Ant-v4: each of"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            validate(override(Config(task="envpool:Ant-v4"), changes))
 
 
 def test_importing_the_config_imports_nothing_heavy():

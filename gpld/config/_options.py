@@ -189,7 +189,7 @@ class EnvConfig:
     pixels: bool = False
     """Observe 64x64 images of the suite's tasks instead of states, drawn by dm_control."""
     threads: int = 0
-    """Threads that step EnvPool; 0 for one a core."""
+    """Threads that step the suite in EnvPool; 0 for one a core."""
     processes: int = 0
     """Processes that step dm_control: 1 for the one that trains, 0 for one a core with pixels and else 1."""
     restarts: int = 10
@@ -269,7 +269,7 @@ class Config:
     """
 
     task: str
-    """Task: domain-task of the DeepMind Control suite (walker-walk), gym:Name-v0, or jax:module:name."""
+    """Task: domain-task of the suite (walker-walk), gym:Name-v0, envpool:Name-v0, or jax:module:name."""
     seed: int = 0
     """Seed of everything random in the run."""
     backend: Literal["auto", "envpool", "dm_control", "gymnasium"] = "auto"

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpld.config._options import AgentConfig, Config, ModelConfig, PenaltyConfig
 from gpld.config._tree import ConfigError, flat, suggestion
-from gpld.tasks import GYM_PREFIX, JAX_PREFIX, SUITE
+from gpld.tasks import GYM_PREFIX, JAX_PREFIX, POOL_PREFIX, SUITE
 
 COUNTER = 2**31 - 1
 """Steps and updates are counted in 32 bits."""
@@ -229,21 +229,23 @@ def _check_task(config: Config) -> None:
     if config.task.startswith(JAX_PREFIX):
         _check_jax_task(config)
         return
-    gym = config.task.startswith(GYM_PREFIX) and config.task != GYM_PREFIX
-    if not gym and config.task not in SUITE:
-        looks_like_gym = re.search(r"-v\d+$", config.task)
-        near = f"; did you mean gym:{config.task}?" if looks_like_gym else suggestion(config.task, SUITE)
-        allowed = f"a task of the DeepMind Control suite, or {GYM_PREFIX}Name-v0 for Gymnasium's{near}"
-        raise _refuse("task", config.task, allowed)
-    if gym and config.env.pixels:
-        allowed = f"off for {config.task}, which may give images as observations"
-        raise _refuse("env.pixels", True, allowed)
-    if config.env.pixels and config.backend == "envpool":
+    task, env = config.task, config.env
+    prefix = next((p for p in (GYM_PREFIX, POOL_PREFIX) if task.startswith(p) and task != p), "")
+    if not prefix and task not in SUITE:
+        other = f"; did you mean {GYM_PREFIX}{task} or {POOL_PREFIX}{task}?"
+        near = other if re.search(r"-v\d+$", task) else suggestion(task, SUITE)
+        own = f"{GYM_PREFIX}Name-v0 for Gymnasium's or {POOL_PREFIX}Name-v0 for EnvPool's"
+        raise _refuse("task", task, f"a task of the DeepMind Control suite, {own}{near}")
+    if prefix and env.pixels:
+        raise _refuse("env.pixels", True, f"off for {task}, which may give images as observations")
+    if env.pixels and config.backend == "envpool":
         raise _refuse("backend", config.backend, "auto or dm_control with env.pixels")
-    if gym and config.backend not in ("auto", "gymnasium"):
-        raise _refuse("backend", config.backend, f"auto or gymnasium for {config.task}")
-    if not gym and config.backend == "gymnasium":
-        raise _refuse("backend", config.backend, f"auto, envpool or dm_control for {config.task}")
+    if prefix == POOL_PREFIX and env.threads:
+        raise _refuse("env.threads", env.threads, f"0 for {task}: each of its environments has a thread")
+    engines = {GYM_PREFIX: "auto or gymnasium", POOL_PREFIX: "auto or envpool"}
+    allowed = engines.get(prefix, "auto, envpool or dm_control")
+    if config.backend not in allowed.replace(",", "").split():
+        raise _refuse("backend", config.backend, f"{allowed} for {task}")
 
 
 def _check_jax_task(config: Config) -> None:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from rich.table import Table
 
 from gpld.config import ConfigError
-from gpld.tasks import DMC, PROPRIO, QUADRUPED
+from gpld.tasks import DMC, GYM_PREFIX, POOL_PREFIX, PROPRIO, QUADRUPED
 from gpld.types import Spaces
 
 Backend = Literal["envpool", "dm_control", "gymnasium"]
@@ -92,10 +92,10 @@ def in_catalog(name: str) -> bool:
 def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
     """The error for a task that does not exist, with the nearest that do."""
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if re.search(r"-v\d+$", name):  # how Gymnasium's names end
-        near = [f"gym:{name}"]
+    if re.search(r"-v\d+$", name):  # how their names end
+        near = [GYM_PREFIX + name, POOL_PREFIX + name]
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     return ConfigError(
         f"task {name!r} is not known: {hint}"
-        "`gpld tasks` lists the names; gym:ID takes an environment of Gymnasium's registry"
+        "`gpld tasks` lists the names; gym:ID and envpool:ID take those of Gymnasium and EnvPool"
     )

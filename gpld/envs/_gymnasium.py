@@ -93,21 +93,22 @@ def space_issues(env: gymnasium.Env) -> list[Issue]:
         elif is_image(box) and (box.shape[0] % IMAGE_SIDES or box.shape[1] % IMAGE_SIDES):
             problem = f"it is an image ({box}); height and width must be multiples of {IMAGE_SIDES}"
             issues.append(Issue("error", key, f"{problem}: gymnasium.wrappers.ResizeObservation"))
-    space = env.action_space
+    problem = action_problem(env.action_space)
+    return [*issues, Issue("error", "action", problem)] if problem else issues
+
+
+def action_problem(space: Space) -> str:
+    """Why the agent cannot act in a space, or nothing."""
     if isinstance(space, Discrete):
-        return issues
+        return ""
     if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
-        problem = f"its space is {space}, only Discrete and Box of floats are supported"
-        return [*issues, Issue("error", "action", problem)]
+        return f"its space is {space}, only Discrete and Box of floats are supported"
     for low, high in zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True):
-        problem = f"lower bound {low:g} is not below upper bound {high:g}" if low >= high else ""
         if not (math.isfinite(low) and math.isfinite(high)):
-            problem = (
-                f"unbounded: [{low:g}, {high:g}]; the agent acts in [-1, 1] and needs bounds to scale to"
-            )
-        if problem:
-            return [*issues, Issue("error", "action", problem)]
-    return issues
+            return f"unbounded: [{low:g}, {high:g}]; the agent acts in [-1, 1] and needs bounds to scale to"
+        if low >= high:
+            return f"lower bound {low:g} is not below upper bound {high:g}"
+    return ""
 
 
 def action_width(space: Space) -> int:

@@ -21,7 +21,7 @@ from gpld.envs._process import Hosts
 from gpld.envs._serial import SerialEnv
 from gpld.envs._stream import MakeStream, Stream
 from gpld.machine import cores, install
-from gpld.tasks import JAX_PREFIX
+from gpld.tasks import GYM_PREFIX, JAX_PREFIX, POOL_PREFIX
 
 log = logging.getLogger("gpld.envs")
 
@@ -50,29 +50,28 @@ def make(
 ) -> VectorEnv:
     """A vector environment of `count` streams.
 
-    `task` is a task of the suite (`walker-walk`), one of Gymnasium's registry (`gym:Pendulum-v1`), one
-    written in JAX (`jax:module:name`; `limit` is the env steps after which its episodes are cut), or a
-    function without arguments that returns a `gymnasium.Env`. `backend="auto"` takes EnvPool for the
-    benchmark's tasks where it exists, and dm_control for the rest of the suite. `evaluation` gives other
-    seeds than training's; `render` allows `env.render`; `pixels` gives images of the suite's tasks instead of
-    states, drawn by dm_control. `threads` is EnvPool's (0: one a core). `processes` is dm_control's: 1 is
-    this one, more are others beside it (0: one a core for images, this one for states). `share` is how many
-    such environments share the cores, and `hosts` keeps the processes for the next one. For environments
-    written in Python, `timeout` (seconds) and `restart_limit` are as `SerialEnv` describes, and `check` tries
-    a Gymnasium environment for a few steps first, to explain mistakes. `pickles` lets them save states
-    that are more than arrays and JSON, and run what such a state holds when it is restored.
+    `task` is a task of the suite (`walker-walk`), one of Gymnasium's registry (`gym:Pendulum-v1`), one of
+    EnvPool's (`envpool:Ant-v4`), one written in JAX (`jax:module:name`; `limit` is the env steps after which
+    its episodes are cut), or a function without arguments that returns a `gymnasium.Env`. `backend="auto"`
+    takes EnvPool for the benchmark's tasks where it exists, and dm_control for the rest of the suite.
+    `evaluation` gives other seeds than training's; `render` allows `env.render`; `pixels` gives images of
+    the suite's tasks instead of states, drawn by dm_control. `threads` is EnvPool's for the suite (0: one a
+    core). `processes` is dm_control's: 1 is this one, more are others beside it (0: one a core for images,
+    this one for states). `share` is how many such environments share the cores, and `hosts` keeps the
+    processes for the next one. For environments written in Python, `timeout` (seconds) and `restart_limit`
+    are as `SerialEnv` describes, and `check` tries a Gymnasium environment for a few steps first, to explain
+    mistakes. `pickles` lets them save states that are more than arrays and JSON, and run what such a state
+    holds when it is restored.
     """
     _at_least(1, count=count, action_repeat=action_repeat, share=share, limit=limit)
     _at_least(0, seed=seed, threads=threads, processes=processes)
     own_cores = min(count, -(-cores() // share))
     chosen = choose(task, backend, render or pixels)
-    if pixels and chosen == "gymnasium":
+    if pixels and (chosen == "gymnasium" or _is_of(POOL_PREFIX, task)):
         raise ConfigError(f"pixels are for tasks of the suite; let {task} give images as observations")
     if chosen == "envpool":
-        from gpld.envs._envpool import EnvPoolEnv
-
-        own = {"count": count, "seed": seed, "action_repeat": action_repeat}
-        return EnvPoolEnv(str(task), **own, threads=threads or own_cores, evaluation=evaluation)
+        own = {"count": count, "seed": seed, "action_repeat": action_repeat, "evaluation": evaluation}
+        return _envpool(str(task), threads or own_cores, render, **own)
     seeds = partial(stream_seed, seed, evaluation=evaluation)
     if chosen == "jax":
         return JaxEnv(jax_task(str(task), action_repeat, limit), [*map(seeds, range(count))], restart_limit)
@@ -96,6 +95,15 @@ def _suite(task: str, *streams: Any, render: bool, pixels: bool, **options: Any)
         needs_gl = render or pixels or needs_renderer(task)
         reason = rendering_message(error) if needs_gl else f"{type(error).__name__}: {error}"
         raise EnvironmentFailure(f"{task} cannot be made here: {reason}") from error
+
+
+def _envpool(task: str, threads: int, render: bool, **own: Any) -> VectorEnv:
+    """A task of the benchmark on EnvPool, or one of EnvPool's own."""
+    from gpld.envs._envpool import EnvPoolEnv, EnvPoolTask
+
+    if _is_of(POOL_PREFIX, task):
+        return EnvPoolTask(task, **own, render=render)
+    return EnvPoolEnv(task, **own, threads=threads)
 
 
 def _made_suite(
@@ -146,24 +154,34 @@ def _of_gymnasium(
     )
 
 
+def _is_of(prefix: str, task: str | Callable[[], Any]) -> bool:
+    return isinstance(task, str) and task.startswith(prefix)
+
+
 def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = False) -> str:
     """The backend that a task gets."""
     if backend not in BACKENDS:
         raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
-    own = not isinstance(task, str) or task.startswith("gym:")
-    if isinstance(task, str) and task.startswith(JAX_PREFIX):
+    own, pool = not isinstance(task, str) or task.startswith(GYM_PREFIX), _is_of(POOL_PREFIX, task)
+    if _is_of(JAX_PREFIX, task):
         if render:
             raise RenderingError(f"{task} draws no pictures, as all environments written in JAX")
         if backend != "auto":
             raise ConfigError(f"backend {backend!r} does not fit task {task!r}, which needs none")
         return "jax"
+    if pool and backend in ("auto", "envpool") and not has_envpool():
+        raise ConfigError(f"task: {task!r} needs EnvPool, made for Linux on x86-64: {install('suite')}")
     if backend == "auto":
         if own:
             return "gymnasium"
-        return "envpool" if has_envpool() and in_catalog(str(task)) and not render else "dm_control"
+        fast = pool or (has_envpool() and in_catalog(str(task)) and not render)
+        return "envpool" if fast else "dm_control"
     problem = ""
     if own != (backend == "gymnasium"):
         problem = f"backend {backend!r} does not fit task {task!r}: gymnasium is for gym:ID and factories"
+    elif pool:
+        if backend != "envpool":
+            problem = f"backend {backend!r} does not fit task {task!r}: only envpool has it"
     elif backend == "envpool" and not has_envpool():
         problem = "backend 'envpool' is not installed, or made for Linux on x86-64 only; use 'dm_control'"
     elif backend == "envpool" and render:

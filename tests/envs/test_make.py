@@ -36,7 +36,7 @@ def test_table_has_a_line_for_each_task():
     [
         ("walker-wlak", r"task 'walker-wlak' is not known: did you mean walker-walk"),
         ("walker", r"task 'walker' is not known"),
-        ("Pendulum-v1", r"did you mean gym:Pendulum-v1\?"),
+        ("Pendulum-v1", r"did you mean gym:Pendulum-v1 or envpool:Pendulum-v1\?"),
         ("", r"task '' is not known"),
         (
             "gym:nowhere:Pole-v0",
@@ -85,7 +85,13 @@ def test_backends_are_chosen_by_machine_and_task(monkeypatch: pytest.MonkeyPatch
         choose("fish-swim", "envpool")
     with pytest.raises(ValueError, match="draws no pictures"):
         choose("walker-walk", "envpool", render=True)
-    for task, backend in (("walker-walk", "gymnasium"), ("gym:Pendulum-v1", "dm_control")):
+    assert choose("envpool:Ant-v4") == choose("envpool:Ant-v4", render=True) == "envpool"
+    wrong = (
+        ("walker-walk", "gymnasium"),
+        ("gym:Pendulum-v1", "dm_control"),
+        ("envpool:Ant-v4", "dm_control"),
+    )
+    for task, backend in wrong:
         with pytest.raises(ValueError, match=f"'{backend}' does not fit task '{task}'"):
             choose(task, backend)
     with pytest.raises(
@@ -96,6 +102,10 @@ def test_backends_are_chosen_by_machine_and_task(monkeypatch: pytest.MonkeyPatch
     assert choose("walker-walk") == "dm_control"
     with pytest.raises(ValueError, match="Linux on x86-64 only"):
         choose("walker-walk", "envpool")
+    with pytest.raises(
+        ValueError, match=r"'envpool:Ant-v4' needs EnvPool, made for Linux on x86-64: pip inst"
+    ):
+        choose("envpool:Ant-v4")
 
 
 @pytest.mark.parametrize(

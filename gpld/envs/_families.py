@@ -1,0 +1,191 @@
+"""EnvPool's own tasks, `envpool:NAME`: their families, and what an agent sees and does in them."""
+
+import difflib
+import importlib.metadata
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium.spaces import Discrete, Space
+
+from gpld.config import ConfigError
+from gpld.envs._base import EnvironmentFailure
+from gpld.envs._gymnasium import (
+    IMAGE_SIDES,
+    action_problem,
+    action_reader,
+    action_width,
+    flat_observation,
+    is_image,
+    observation_boxes,
+)
+from gpld.tasks import POOL_PREFIX
+from gpld.types import Spaces
+
+_PICTURE = {"img_height": 64, "img_width": 64, "stack_num": 1}
+_ATARI = {
+    "gray_scale": False,
+    "full_action_space": True,
+    "repeat_action_probability": 0.25,
+    "use_fire_reset": False,
+}
+
+CLASSES = 1000
+"""A discrete observation of at most so many values is one-hot; one of more is a number, such as a count."""
+
+
+class Family(NamedTuple):
+    """Tasks of one kind. Other settings than EnvPool's are those that DreamerV3 has for them."""
+
+    name: str
+    settings: Mapping[str, Any] = {}
+    """What EnvPool is told when it makes one."""
+    skips: bool = False
+    """Whether EnvPool repeats actions itself, and shows the brighter of the last two frames."""
+    channels_first: bool = False
+    """Whether its images have their channels first."""
+    hidden: tuple[str, ...] = ()
+    """Observations that are not for the agent."""
+
+
+FAMILIES = {
+    "atari": Family("Atari", _PICTURE | _ATARI, skips=True, channels_first=True),
+    "box2d": Family("Box2D"),
+    "classic_control": Family("classic control"),
+    "gfootball": Family("Google Research Football"),
+    "highway": Family("highway-env"),
+    "jumanji": Family("Jumanji"),
+    "minigrid": Family("MiniGrid and BabyAI"),
+    "mujoco.dmc": Family("DeepMind Control"),
+    "mujoco.gym": Family("Gym MuJoCo"),
+    "mujoco.metaworld": Family("MetaWorld"),
+    "mujoco.myosuite": Family("MyoSuite"),
+    "mujoco.playground": Family("MuJoCo Playground", hidden=("privileged_state",)),
+    "mujoco.robotics": Family("Gymnasium Robotics"),
+    "pgx": Family("Pgx"),
+    "procgen": Family("Procgen", {"channel_first": False}),
+    "toy_text": Family("toy text"),
+    "vizdoom": Family("ViZDoom", _PICTURE | {"use_combined_action": True}, skips=True, channels_first=True),
+}
+"""By module of EnvPool's."""
+
+
+def pool_tasks() -> dict[str, str]:
+    """The module of every task that the installed EnvPool has; of `MyoSuite/Name` and `Name`, the latter."""
+    known = {name: module.removeprefix("envpool.") for name, (module, _, _) in _registry().items()}
+    return {name: own for name, own in known.items() if known.get(name.partition("/")[2]) != own}
+
+
+def _registry() -> dict[str, tuple[str, str, dict[str, Any]]]:
+    import envpool
+    from envpool.registration import registry
+
+    assert envpool  # importing it fills the registry
+    return registry.specs
+
+
+class PoolTask:
+    """A task of EnvPool's: how its environments are made, and what the agent sees and does in them."""
+
+    def __init__(self, task: str, action_repeat: int = 1, *, render: bool = False):
+        self.task, self.name = task, task.removeprefix(POOL_PREFIX)
+        known = _registry()
+        if self.name not in known:
+            raise _unknown(self.name, tuple(known))
+        module = known[self.name][0].removeprefix("envpool.")
+        self.family = FAMILIES.get(module, Family(module))
+        self.action_repeat = 1 if self.family.skips else action_repeat
+        """How often an action must be repeated that EnvPool does not repeat itself."""
+        self._settings = dict(self.family.settings)
+        spec = self._spec()
+        if self.family.skips:
+            frames = spec.config.max_episode_steps * spec.config.frame_skip
+            self._settings |= {"frame_skip": action_repeat, "max_episode_steps": frames // action_repeat}
+        if (players := spec.config.max_num_players) > 1:
+            raise ConfigError(f"task: {task} is for {players} players, and the agent is one")
+        with _quiet():
+            space, boxes = spec.action_space, observation_boxes(spec.observation_space)
+        if problem := action_problem(space):
+            raise ConfigError(f"task: the agent cannot act in {task}: {problem}")
+        hidden, first = self.family.hidden, self.family.channels_first
+        self._parts = {key: _part(box, first) for key, box in boxes.items() if key not in hidden}
+        shapes = {key: part.shape for key, part in self._parts.items()}
+        images = [key for key, part in self._parts.items() if part.image]
+        self.spaces = Spaces.of(shapes, action_width(space), isinstance(space, Discrete), images)
+        self._act = action_reader(space)
+        self._settings |= {"render_mode": "rgb_array"} if render else {}
+
+    def make(self, seed: int) -> Any:
+        """A pool of one environment."""
+        import envpool
+
+        own = {"num_envs": 1, "num_threads": 1, "seed": [seed]}
+        pool = self._try(partial(envpool.make_gymnasium, self.name, **own, **self._settings))
+        with _quiet():
+            assert pool.observation_space is not None  # which it keeps
+        return pool
+
+    def observation(self, obs: Any) -> dict[str, np.ndarray]:
+        """What a pool of one environment gave, as the agent sees it."""
+        given = flat_observation(obs)
+        return {key: part.read(np.asarray(given[key])[0]) for key, part in self._parts.items()}
+
+    def action(self, action: np.ndarray) -> np.ndarray:
+        """The agent's action `[A]` for a pool of one environment."""
+        return np.asarray(self._act(action))[None]
+
+    def _spec(self) -> Any:
+        import envpool
+
+        return self._try(partial(envpool.make_spec, self.name, **self._settings))
+
+    def _try(self, make: Any) -> Any:
+        try:
+            return make()
+        except ImportError as error:  # which says what to install
+            raise ConfigError(f"task: {self.task} cannot be made here: {_line(error)}") from error
+        except Exception as error:  # of whatever kind: an engine that does not start, a missing file
+            raise EnvironmentFailure(f"{self.task} cannot be made here: {_line(error)}") from error
+
+
+class _Part(NamedTuple):
+    """An observation: its shape for the agent, and the function from EnvPool's to the agent's."""
+
+    shape: tuple[int, ...]
+    read: Callable[[np.ndarray], np.ndarray]
+    image: bool = False
+
+
+def _part(box: Space, channels_first: bool) -> _Part:
+    if isinstance(box, Discrete) and box.n <= CLASSES:
+        classes = np.eye(int(box.n), dtype=np.float32)
+        return _Part((int(box.n),), lambda value: classes[int(value) - int(box.start)])
+    shape = tuple(box.shape or ())
+    axes = (1, 2, 0) if channels_first else (0, 1, 2)
+    if not is_image(box) or min(shape[axis] for axis in axes[:2]) < IMAGE_SIDES:  # a grid of classes
+        return _Part(shape, lambda value: np.array(value, np.float32))
+    height, width, channels = (shape[axis] for axis in axes)
+    padding = [(0, -height % IMAGE_SIDES), (0, -width % IMAGE_SIDES), (0, 0)]
+    padded = (height + padding[0][1], width + padding[1][1], channels)
+    return _Part(padded, lambda value: np.pad(value.transpose(axes), padding), image=True)
+
+
+def _quiet() -> warnings.catch_warnings:
+    """Without Gymnasium's warnings about bounds that EnvPool has in double precision."""
+    return warnings.catch_warnings(action="ignore")
+
+
+def _line(error: Exception) -> str:
+    return " ".join(f"{error}".split()).rstrip(".") or type(error).__name__
+
+
+def _unknown(name: str, known: tuple[str, ...]) -> ConfigError:
+    lower = {own.lower(): own for own in known}
+    near = [lower[own] for own in difflib.get_close_matches(name.lower(), lower, n=3)]
+    hint = f"did you mean {' or '.join(POOL_PREFIX + own for own in near)}? " if near else ""
+    version = importlib.metadata.version("envpool")
+    return ConfigError(
+        f"task '{POOL_PREFIX}{name}' is not known: {hint}`gpld tasks --all` lists those of EnvPool {version}"
+    )

@@ -1,0 +1,191 @@
+"""EnvPool's own tasks, `envpool:NAME`: one of each family."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("envpool")
+
+from gpld.config import ConfigError
+from gpld.envs import make
+from gpld.envs._families import FAMILIES, PoolTask, pool_tasks
+from tests.envs.helpers import actions, run, same
+
+IMAGE = {"observation": (64, 64, 3)}
+GOAL = {"achieved_goal": (3,), "desired_goal": (3,), "observation": (10,)}
+SPACES = {
+    "BipedalWalker-v3": ({"observation": (24,)}, 4),
+    "CarRacing-v3": ({"observation": (96, 96, 3)}, 3),
+    "LunarLander-v3": ({"observation": (8,)}, 4),
+    "CartPole-v1": ({"observation": (4,)}, 2),
+    "Highway-v0": ({"observation": (5, 5)}, 5),
+    "Snake-v1": ({"action_mask": (4,), "grid": (12, 12, 5), "step_count": ()}, 4),
+    "MiniGrid-Dynamic-Obstacles-6x6-v0": ({"direction": (4,), "image": (7, 7, 3), "mission": (96,)}, 3),
+    "PendulumSwingup-v1": ({"orientation": (2,), "velocity": (1,)}, 1),
+    "Ant-v4": ({"observation": (27,)}, 8),
+    "MetaWorld/Reach-v3": ({"observation": (39,)}, 4),
+    "FetchReach-v4": (GOAL, 4),
+    "FrozenLake-v1": ({"observation": (16,)}, 4),
+    "Blackjack-v1": ({"observation": (3,)}, 2),
+}
+"""Observations and actions of tasks whose environments are made in no time."""
+
+HEAVY = {
+    "Pong-v5": (IMAGE, 18),
+    "gfootball/academy_empty_goal-v1": ({"observation": (80, 96, 4)}, 19),
+    "myoElbowPose1D6MRandom-v0": ({"observation": (9,)}, 6),
+    "Go1JoystickFlatTerrain-v1": ({"state": (48,)}, 12),
+    "Basic-v1": (IMAGE, 6),
+}
+"""The same of others."""
+
+
+def test_every_family_has_a_task_here_but_two():
+    families = {pool_tasks()[name] for name in (*SPACES, *HEAVY)}
+    assert set(pool_tasks().values()) == set(FAMILIES)
+    assert set(FAMILIES) - families == {"pgx", "procgen"}  # for two players; and below
+    assert pool_tasks()["HalfCheetah-v4"] == "mujoco.gym"
+    assert "MyoSuite/myoElbowPose1D6MRandom-v0" not in pool_tasks()
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_restores_the_bits_of_all_environments_a_stream_had(name: str, monkeypatch: pytest.MonkeyPatch):
+    """Across new environments, resets in the middle, and numbers drawn inside an episode."""
+    monkeypatch.setattr("gpld.envs._envpool.LIFETIME", 12)
+    task = f"envpool:{name}"
+    with make(task, count=2, seed=3) as env, make(task, count=2, seed=3) as again:
+        shapes, width = SPACES[name]
+        assert (dict(env.spaces.obs), env.spaces.actions) == (shapes, width)
+        sequence = actions(env, 40)
+        run(env, sequence[:20])
+        env.reset([1])
+        run(env, sequence[20:24])
+        assert env._made[1] > 0
+        assert again.restore(env.save()) == []
+        steps = run(env, sequence)
+        assert same(steps, run(again, sequence))
+    assert not same(steps[:1], steps[-1:])
+    images = {"observation"} if name == "CarRacing-v3" else set()
+    assert {key for key, value in steps[0].obs.items() if value.dtype == np.uint8} == images
+
+
+@pytest.mark.parametrize("name", HEAVY)
+def test_restores_the_bits_of_heavy_environments(name: str, tmp_path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # where ViZDoom writes files
+    task = f"envpool:{name}"
+    with make(task, count=1, seed=3) as env, make(task, count=1, seed=3) as again:
+        shapes, width = HEAVY[name]
+        assert (dict(env.spaces.obs), env.spaces.actions) == (shapes, width)
+        sequence = actions(env, 25)
+        run(env, sequence[:5])
+        env.reset()
+        run(env, sequence)
+        assert again.restore(env.save()) == []
+        steps = run(env, sequence)
+        assert same(steps, run(again, sequence))
+    assert not same(steps[:1], steps[-1:])
+
+
+def test_procgen_gives_images():
+    task = "envpool:CoinrunEasy-v0"
+    try:
+        PoolTask(task)
+    except ConfigError:
+        pytest.skip("needs Qt 5 (Debian: libqt5gui5)")
+    with make(task, count=2, seed=3) as env, make(task, count=2, seed=3) as again:
+        assert (dict(env.spaces.obs), env.spaces.actions) == (IMAGE, 15)
+        sequence = actions(env, 40)
+        run(env, sequence)
+        assert again.restore(env.save()) == []
+        assert same(run(env, sequence), run(again, sequence))
+
+
+def test_an_end_by_the_rules_is_terminal_and_a_time_limit_is_not():
+    with make("envpool:CartPole-v1", count=2, seed=0, action_repeat=1) as env:
+        left = np.tile(np.array([1.0, 0.0], np.float32), (30, 2, 1))
+        steps = run(env, left)  # falls within 10 steps or so
+    ended = next(step for step in steps if step.is_last[0])
+    assert (ended.is_terminal[0], ended.reward[0]) == (True, 1.0)
+    with make("envpool:Pendulum-v1", count=1, seed=0, action_repeat=2) as env:
+        steps = run(env, actions(env, 203))
+    assert [i for i, step in enumerate(steps) if step.is_first[0]] == [0, 101, 202]
+    assert [i for i, step in enumerate(steps) if step.is_last[0]] == [100, 201]  # 200 frames each
+    assert not any(step.is_terminal[0] for step in steps)
+
+
+def test_streams_are_seeded_apart_and_alike_in_any_number():
+    def begin(seed: int, count: int, **how: bool) -> np.ndarray:
+        with make("envpool:CartPole-v1", count=count, seed=seed, **how) as env:
+            return run(env, actions(env, 1))[0].obs["observation"]
+
+    three = begin(1, 3)
+    assert len(np.unique(three, axis=0)) == 3
+    np.testing.assert_array_equal(three[:2], begin(1, 2))
+    assert not np.array_equal(three, begin(2, 3))
+    assert not np.array_equal(three, begin(1, 3, evaluation=True))
+
+
+def test_a_stream_that_did_not_repeat_itself_begins_a_new_episode_elsewhere():
+    with make("envpool:FrozenLake-v1", count=2, seed=1) as env:
+        first = run(env, actions(env, 3))
+        env._last["observation"][1] += 1
+        state = env.save()
+        with make("envpool:FrozenLake-v1", count=2, seed=1) as again:
+            assert again.restore(state) == [1]
+            assert again._made.tolist() == [0, 1]
+            assert again.step(actions(env, 1)[0]).is_first.tolist() == [bool(first[-1].is_last[0]), True]
+        with make("envpool:FrozenLake-v1", count=1, seed=1) as one, pytest.raises(ValueError, match="2 stre"):
+            one.restore(state)
+        assert env.restore(b"nothing") == [0, 1]
+
+
+def test_atari_is_dreamerv3_s():
+    task = PoolTask("envpool:Breakout-v5", 4)
+    own = {"frame_skip": 4, "max_episode_steps": 27_000, "repeat_action_probability": 0.25}
+    assert own.items() <= task._settings.items()
+    assert task.action_repeat == 1  # EnvPool repeats it
+    assert (dict(task.spaces.obs), task.spaces.images, task.spaces.actions) == (IMAGE, ("observation",), 18)
+    assert PoolTask("envpool:Breakout-v5", 2)._settings["max_episode_steps"] == 54_000  # 108,000 frames
+
+
+def test_images_have_their_channels_last():
+    """Pong's field is brown all over, its bottom grey."""
+    with make("envpool:Pong-v5", count=1, seed=0, action_repeat=4) as env:
+        image = run(env, actions(env, 1))[0].obs["observation"][0]
+    assert image[30, 10].tolist() == [144, 72, 17]
+    assert image[-1, 10].tolist() == [236, 236, 236]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("Ant-v9", r"task 'envpool:Ant-v9' is not known: did you mean envpool:Ant-v5 or envpool:Ant-v4 or "),
+        ("pong", r"did you mean envpool:Pong-v5"),
+        ("qqq", r"^task 'envpool:qqq' is not known: `gpld tasks --all` lists those of EnvPool \d"),
+        ("TicTacToe-v1", r"task: envpool:TicTacToe-v1 is for 2 players, and the agent is one"),
+        ("BinPack-v2", r"task: the agent cannot act in envpool:BinPack-v2: its space is Box\(0, \[39 19\]"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_told_by_name(name: str, message: str):
+    with pytest.raises(ConfigError, match=message):
+        make(f"envpool:{name}", count=1, seed=0)
+
+
+@pytest.mark.parametrize("error", [ImportError, RuntimeError])
+def test_what_an_engine_lacks_is_told_in_one_line(error: type[Exception], monkeypatch: pytest.MonkeyPatch):
+    def fail(*_, **__):
+        raise error("it needs Qt.\n  Install it.")
+
+    monkeypatch.setattr("envpool.make_spec", fail)
+    with pytest.raises(
+        (ConfigError, RuntimeError), match=r"CoinrunEasy-v0 cannot be made here: it needs Qt. In"
+    ):
+        make("envpool:CoinrunEasy-v0", count=1, seed=0)
+
+
+def test_draws_where_the_engine_does():
+    with make("envpool:CartPole-v1", count=1, seed=0, render=True) as env:
+        run(env, actions(env, 2))
+        picture = env.render(0)
+    assert picture.dtype == np.uint8
+    assert picture.shape[2] == 3
+    assert len(np.unique(picture)) > 2
