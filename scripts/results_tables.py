@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from gpld import config as options, results
 from gpld.config import Config
 from gpld.population import TITLES
@@ -24,6 +26,7 @@ ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "results"
 PAGES = (
     "results/README.md",
+    "results/recipe.md",
     "docs/performance.md",
     "docs/environments.md",
     "docs/penalty.md",
@@ -378,6 +381,38 @@ def exported_returns() -> str:
     return table(header, rows, "export-returns")
 
 
+# The search for a recipe
+
+
+def recipe() -> str:
+    """Every setting that was tried, after the default on the same task."""
+    header = ["task", "options besides the default's", "seeds", "return (env steps)", "later"]
+    evaluations = results.read_tables(RESULTS / "locomotion-short").evaluations
+    sources = sorted(f"recipe/{path.stem}" for path in (RESULTS / "recipe").glob("*.json"))
+    rows = []
+    for name in sources:
+        data = read(name)
+        tried = pd.DataFrame(data["rows"])
+        steps = sorted(set(tried["env_steps"]))
+        default = evaluations.loc[evaluations["task"] == data["task"]]
+        for method, own in default.groupby("method"):
+            # Environments step together, so evaluations come a few env steps late.
+            at = [own.loc[(own["env_steps"] // 5000 * 5000).isin([step, step + 10_000])] for step in steps]
+            rows.append([data["task"], f"none, {method}", str(own["seed"].nunique()), *map(_returns, at)])
+        for setting, own in tried.groupby("setting", sort=False):
+            at = [own.loc[own["env_steps"] == step] for step in steps]
+            cells = [f"{data['options']}, {setting}", str(own["seed"].nunique()), *map(_returns, at)]
+            rows.append([data["task"], *cells])
+    return table(header, rows, *sources)
+
+
+def _returns(rows: pd.DataFrame) -> str:
+    """Mean return with the smallest and the largest of a seed, and the env steps."""
+    own = rows.loc[rows["env_steps"] == rows["env_steps"].max(), "return"]
+    step = int(rows["env_steps"].max()) // 1000
+    return f"{own.mean():.0f} ({own.min():.0f} to {own.max():.0f}; {step}k)"
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "symbols": symbols,
     "free options": free_options,
@@ -397,6 +432,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "demonstration": demonstration,
     "export": exported,
     "export returns": exported_returns,
+    "recipe": recipe,
 }
 """Tables by the names that pages call them by."""
 

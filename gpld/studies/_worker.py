@@ -44,13 +44,22 @@ def work(folder: Path, group: Group, plan: Plan) -> int:
     try:
         with _state.report_running(folder, group) as failures:
             if plan.study.work == "time":
-                _times.measure(folder, plan, group)
+                _time(folder, plan, group, failures)
             else:
                 _train(folder, plan, group, failures)
     except Interrupted as interrupted:
         print(f"interrupted by {interrupted}; the runs are saved", flush=True)
         return 128 + interrupted.number
     return int(bool(failures))
+
+
+def _time(folder: Path, plan: Plan, group: Group, failures: dict[str, str]) -> None:
+    """Time all runs; they are timed by turns, so that they fail together."""
+    try:
+        _times.measure(folder, plan, group)
+    except Exception as error:
+        traceback.print_exception(error)
+        failures |= {run.name: _named(error) for run in group.runs}
 
 
 def _train(folder: Path, plan: Plan, group: Group, failures: dict[str, str]) -> None:
@@ -176,7 +185,11 @@ def _measure(
 
 def _record_failure(failures: dict[str, str], run: Run, error: Exception) -> None:
     traceback.print_exception(error)
-    failures[run.name] = f"{type(error).__name__}: {error}"
+    failures[run.name] = _named(error)
+
+
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _discard_replay(folder: Path, plan: Plan, run: Run) -> None:

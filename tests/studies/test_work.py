@@ -224,6 +224,18 @@ def test_updates_are_timed_together_and_shown_beside_the_papers(tmp_path, monkey
     assert "25 of 25" in page
 
 
+def test_updates_that_cannot_be_timed_are_failures(tmp_path, monkeypatch):
+    def broken(*args, **kwargs):
+        raise NotImplementedError("no such rule")
+
+    monkeypatch.setattr(cost, "Program", broken)
+    plan = studies.plan(studies.get("cost"))
+    assert _worker.work(tmp_path, plan.groups[0], plan) == 1
+    states = _state.run_states(tmp_path, plan)
+    assert {state.kind for state in states} == {"failed"}
+    assert any("NotImplementedError: no such rule" in line for line in _status.failures(states))
+
+
 def test_times_are_exported_and_shown_from_what_is_committed(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(cost, "Program", Steady)
     monkeypatch.chdir(tmp_path)
