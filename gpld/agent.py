@@ -110,15 +110,22 @@ def act(
     obs: dict[str, Array],
     is_first: Bool[Array, " N"],
     key: PRNGKeyArray,
+    *,
+    deterministic: bool = False,
 ) -> Carry:
-    """Observe and sample an action, in training and evaluation alike. `obs` is `[N, ...]`."""
+    """Observe and sample an action, in training and evaluation alike. `obs` is `[N, ...]`.
+
+    `deterministic` takes the likeliest latent state and action instead.
+    """
     latent_key, action_key = jax.random.split(key)
     e, dynamics = model.world.encoder(obs, jnp.dtype(config.compute)), model.world.dynamics
     uniform = jax.random.uniform(latent_key, carry.latent.z.shape)
     last = dynamics.unpack(carry.latent, e.dtype)
-    states = dynamics.observe_step(last, e, carry.action, is_first, uniform)
+    seen = dynamics.observe_step(last, e, carry.action, is_first, uniform)
+    states = States(seen.h, dynamics.mode(seen.logits)) if deterministic else seen
     policy = model.policy(states.feature)
-    action = policy.sample(model.policy.draw_noise(is_first.shape, key=action_key))
+    noise = model.policy.draw_noise(is_first.shape, key=action_key)
+    action = policy.mode() if deterministic else policy.sample(noise)
     return Carry(dynamics.pack(states), action)
 
 

@@ -29,6 +29,8 @@ from gpld.config import (
     learns_nothing,
     normalize,
     override,
+    parse as parse_options,
+    read,
     suggestion,
     unnested,
     validate,
@@ -75,8 +77,10 @@ class ConfigOptions(Config):
 
     task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help_behavior_hint="")]
     """domain-task of the suite (walker-walk), gym:[module:]Name-v0, envpool:Name-v0, or jax:module:name."""
-    preset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
-    """Presets, applied from left to right over the defaults; options given beside them win."""
+    preset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
+    """Presets, applied from left to right; options given beside them win."""
+    file: Annotated[Path | None, tyro.conf.arg(name="config", metavar="FILE", help_behavior_hint="")] = None
+    """JSON file of options to start from, such as the config.json of a run."""
 
     @property
     def config(self) -> Config:
@@ -88,15 +92,17 @@ class ConfigOptions(Config):
 class TrainOptions(ConfigOptions):
     """Options of `gpld train`."""
 
-    seeds: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SEED [SEED ...]")] = ()
-    """Train a run of each seed, all in one program: 0..4 for five of them, or a list such as 0 3 7."""
-    method: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
-    """Train runs of each method, all in one program; both stands for gpld dreamerv3."""
-    sweep: Annotated[tuple[str, ...], tyro.conf.arg(metavar="OPTION=VALUE,VALUE [...]")] = ()
+    seeds: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SEED [SEED ...]", help_behavior_hint="")] = ()
+    """Train a run of each seed, in one program: 0..4, or a list like 0 3 7."""
+    method: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
+    """Train runs of each method, in one program; both is gpld dreamerv3."""
+    sweep: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="OPTION=VALUE,VALUE [...]", help_behavior_hint="")
+    ] = ()
     """Train every combination of values with every seed, and compare them; also preset, method or task."""
-    halve_at: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ENV-STEPS [...]")] = ()
+    halve_at: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ENV-STEPS [...]", help_behavior_hint="")] = ()
     """Stop the worse half of a sweep's settings at these env steps."""
-    sweep_at: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ENV-STEPS [...]")] = ()
+    sweep_at: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ENV-STEPS [...]", help_behavior_hint="")] = ()
     """Compare a sweep's settings at these env steps."""
     yes: bool = False
     """Do not ask before a run of more than a day on a CPU."""
@@ -364,11 +370,12 @@ def profile(arguments: Sequence[str]) -> int:
     options = fit_device(options, arguments)
     import jax
 
-    from gpld import envs, profiling
+    from gpld import profiling
+    from gpld.training import evaluation
 
     config, out = options.config, options.out or Path("profiles") / options.task.replace("/", "-")
     machine.use_compilation_cache()
-    with envs.make(config.task, count=1, seed=0, backend=config.backend, pixels=config.env.pixels) as env:
+    with evaluation.make_env(config, 1) as env:
         spaces = env.spaces
     found = profiling.profile(config, spaces, out, updates=options.updates)
     _print(profiling.tables(found))
@@ -420,8 +427,9 @@ Options = TypeVar("Options", bound=ConfigOptions)
 def _parse_run(kind: type[Options], name: str, what: str, arguments: Sequence[str]) -> Options:
     """Options of a command that takes a whole configuration, validated."""
     arguments = normalize(arguments)
-    # Presets are the defaults of the options beside them, so they are read first.
-    defaults = with_presets(Config(""), _given(arguments, "preset") or ())
+    # The file and the presets are the defaults of the options beside them, so they are read first.
+    stored = _stored((_given(arguments, "config") or [""])[-1])
+    defaults = with_presets(stored, _given(arguments, "preset") or ())
     options = tyro.cli(
         kind,
         prog=f"gpld {name}",
@@ -433,6 +441,14 @@ def _parse_run(kind: type[Options], name: str, what: str, arguments: Sequence[st
         raise ConfigError(f"task: name one, such as `gpld {name} walker-walk`; `gpld tasks` lists them")
     validate(options.config)
     return options
+
+
+def _stored(path: str) -> Config:
+    """The options in a file, which need not name a task, or the defaults without one."""
+    try:
+        return parse_options(read(path), path, needs_task=False) if path else Config("")
+    except ConfigError as error:
+        raise ConfigError(f"config: {error}") from error
 
 
 def fit_device(options: Options, arguments: Sequence[str]) -> Options:
@@ -451,9 +467,15 @@ def fit_device(options: Options, arguments: Sequence[str]) -> Options:
         reason = f"JAX_PLATFORMS={platforms}: JAX cannot use this machine's device"
         raise ConfigError(f"{reason}; `gpld doctor` says more. {error}".strip()) from error
     preset = "cpu" if device.platform == "cpu" else "gpu"
-    print(f"preset {preset}, which fits this machine's device ({device.device_kind})")
     fitted = with_presets(Config(options.task), [preset, *options.preset]).agent
-    names = [name for name in PRESETS[preset].options["agent"] if _given(arguments, f"agent.{name}") is None]
+    stored = read(options.file).get("agent", {}) if options.file else {}
+    names = [
+        name
+        for name in PRESETS[preset].options["agent"]
+        if name not in stored and _given(arguments, f"agent.{name}") is None
+    ]
+    if names:
+        print(f"preset {preset}, which fits this machine's device ({device.device_kind})")
     return override(options, {"agent": {name: getattr(fitted, name) for name in names}})
 
 

@@ -106,6 +106,26 @@ def test_presets_are_defaults_and_options_beside_them_win():
     assert type(config) is Config
 
 
+def test_a_file_of_options_lies_beneath_presets_and_options(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "mine.json"
+    path.write_text(
+        '{"task": "walker-run", "seed": 7, "env": {"count": 2}, "agent": {"compute": "bfloat16"}}'
+    )
+    arguments = ["--config", str(path), "--preset", "nano", "--env-steps", "5000"]
+    stored = {"seed": 7, "agent": {"compute": "bfloat16"}, "env_steps": 5000}
+    expected = override(with_presets(Config("walker-run"), ["nano"]), stored)
+    options = cli.parse_train(arguments)
+    assert options.config == expected
+    monkeypatch.setattr("jax.devices", lambda: [Device("gpu", "H200")])
+    assert cli.fit_device(options, arguments).config == override(expected, {"agent": {"unroll": 8}})
+    assert cli.parse_train(["walker-walk", f"--config={path}"]).config.task == "walker-walk"
+    path.write_text('{"agent": {"unroll": 2, "compute": "float32"}}')  # a task beside it, and nothing to fit
+    capsys.readouterr()
+    options = cli.parse_train(["walker-walk", *arguments])
+    assert cli.fit_device(options, arguments) == options
+    assert capsys.readouterr().out == ""
+
+
 def test_without_options_the_defaults_are_the_configs_own():
     assert cli.parse_train(["walker-walk"]).config == Config("walker-walk")
 
@@ -324,6 +344,9 @@ def test_processes_really_meet():
         (["walker-wlak"], ["task: 'walker-wlak'", "did you mean walker-walk"]),
         (["walker-walk", "--agent.penalty.rho", "1.5"], ["agent.penalty.rho: 1.5", "in (0, 1]"]),
         (["walker-walk", "--preset", "12n"], ["preset: '12n'", "did you mean 12m"]),
+        (["--config", "nothing.json"], ["config: nothing.json: cannot be read"]),
+        (["walker-walk", "--config", "nothing.json"], ["config: nothing.json: cannot be read"]),
+        (["walker-walk", "--env.kwargs", "g=3"], ["env.kwargs: ('g=3',) is not allowed", "walker-walk"]),
     ],
 )
 def test_a_mistake_is_told_in_one_line_without_a_traceback(trained, capsys, arguments, words):

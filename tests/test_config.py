@@ -42,9 +42,10 @@ def option_values(kind):
     """Any value that an option of this type can hold, allowed or not."""
     if get_origin(kind) is Literal:
         return st.sampled_from(get_args(kind))
+    if get_origin(kind) is tuple and get_args(kind)[1:] == (...,):
+        return st.lists(option_values(get_args(kind)[0]), max_size=3).map(tuple)
     if get_origin(kind) is tuple:
-        pair = st.tuples(st.integers(), st.floats(allow_nan=False, allow_infinity=False))
-        return st.lists(pair, max_size=3).map(tuple)
+        return st.tuples(*map(option_values, get_args(kind)))
     floats = st.floats(allow_nan=False, allow_infinity=False)
     return {int: st.integers(), float: floats, bool: st.booleans(), str: st.text()}[kind]
 
@@ -55,6 +56,24 @@ def any_options(cls):
     return st.fixed_dictionaries(
         {name: any_options(t) if dataclasses.is_dataclass(t) else option_values(t) for name, t in hints}
     )
+
+
+def test_arguments_of_an_environment_are_numbers_lists_or_text():
+    words = ("g=9.81", "flat=true", "Wide=False", "map=[1, 2]", "name=a=b", "none=", "size=(3, 4)")
+    config = override(Config("gym:Arm-v0"), {"env": {"kwargs": words}})
+    validate(config)
+    assert config.env.keyword_arguments == {
+        "g": 9.81,
+        "flat": True,
+        "Wide": False,
+        "map": [1, 2],
+        "name": "a=b",
+        "none": "",
+        "size": (3, 4),
+    }
+    for word in ("gravity", "=3", "9g=3"):
+        with pytest.raises(ConfigError, match=r"env\.kwargs: .* it must be NAME=VALUE each"):
+            validate(override(config, {"env": {"kwargs": (word,)}}))
 
 
 # Files
@@ -321,6 +340,7 @@ def test_more_updates_than_can_be_counted_are_refused():
         ("agent.behavior.max_std", 0.05, "at least min_std = 0.1"),
         ("agent.behavior.return_high", 5.0, "above return_low = 5"),
         ("agent.optimizer.beta1", 1.0, "in [0, 1)"),
+        ("env.kwargs", ("gravity=9.81",), "empty for walker-walk"),
     ],
 )
 def test_an_impossible_value_is_refused_by_name(path, value, allowed):

@@ -72,7 +72,7 @@ def measure(name: str, arguments: Sequence[str], description: str) -> int:
 class CostOptions:
     """Options of `gpld cost`."""
 
-    preset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]")] = ()
+    preset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
     """Presets of the agent; by default 12m gpu on a GPU, nano cpu elsewhere."""
     runs: int = 1
     """Runs in one program."""

@@ -1,7 +1,7 @@
 """Every option of an agent and a run: typed and frozen, with presets, validation and files."""
 
 from gpld.config._arguments import OTHER_NAMES as OTHER_NAMES, normalize as normalize
-from gpld.config._files import diff as diff, load as load, parse as parse, save as save
+from gpld.config._files import diff as diff, load as load, parse as parse, read as read, save as save
 from gpld.config._options import (
     AgentConfig as AgentConfig,
     BehaviorConfig as BehaviorConfig,

@@ -22,18 +22,22 @@ def load(path: Path | str) -> Config:
 
     Options it lacks take their defaults; unknown ones are errors.
     """
+    return parse(read(path), path)
+
+
+def read(path: Path | str) -> Any:
+    """The values in a file of options, as they are."""
     try:
-        options = files.read_json(Path(path))
+        return files.read_json(Path(path))
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: not a file of options ({error})") from error
-    return parse(options, path)
 
 
-def parse(options: Any, path: Path | str) -> Config:
+def parse(options: Any, path: Path | str, *, needs_task: bool = True) -> Config:
     """The configuration that the values of such a file mean; `path` is for messages."""
-    if not isinstance(options, dict) or "task" not in options:
+    if not isinstance(options, dict) or (needs_task and "task" not in options):
         raise ConfigError(f"{path}: not a configuration (it has no task)")
     try:
         _drop_removed(options)

@@ -1,8 +1,11 @@
 """Every option of an agent and a run, with its default and a line of help."""
 
+import ast
+import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -198,8 +201,23 @@ class EnvConfig:
     """Seconds after which a step that has not returned counts as broken."""
     limit: int = 1000
     """Env steps after which an episode of a task jax:module:name is cut; others have limits of their own."""
+    kwargs: tuple[str, ...] = ()
+    """Arguments of a task gym:Name-v0, NAME=VALUE each: numbers, true, false, lists in brackets, or text."""
     pickle: bool = False
     """Pickle states that are more than arrays; resuming then runs what is in them: only your own folders."""
+
+    @property
+    def keyword_arguments(self) -> dict[str, Any]:
+        """The arguments in `kwargs`, by name."""
+        return {name: _value(text) for name, _, text in (word.partition("=") for word in self.kwargs)}
+
+
+def _value(text: str) -> Any:
+    """A value in JSON or as Python writes it; anything else is a text."""
+    for read in (json.loads, ast.literal_eval):
+        with suppress(ValueError, SyntaxError):
+            return read(text)
+    return text
 
 
 @dataclass(frozen=True)
@@ -258,6 +276,12 @@ class LogConfig:
     """Agents that see: evaluations from one film of them in TensorBoard to the next; 0 for none."""
     wandb: bool = False
     """Log to Weights & Biases (needs the wandb extra)."""
+    wandb_project: str = "gpld"
+    """Project there."""
+    wandb_entity: str = ""
+    """User or team there; empty for the default of your account."""
+    wandb_name: str = ""
+    """Name of the run there; empty for that of its folder."""
 
 
 @dataclass(frozen=True)

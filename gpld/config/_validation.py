@@ -167,6 +167,7 @@ def validate(config: Config | AgentConfig) -> None:
 def _validate_run(config: Config) -> None:
     _check_ranges(config, RUN_RANGES, "")
     _check_task(config)
+    _check_kwargs(config)
     if config.init and not config.init_from:
         raise _refuse("init", config.init, "empty without init_from, which names the run to take parts of")
     if config.init and not all(part.strip() for part in config.init.split(",")):
@@ -256,6 +257,15 @@ def _check_jax_task(config: Config) -> None:
         raise _refuse("env.pixels", True, f"off for {config.task}, which may give images as observations")
     if config.backend != "auto":
         raise _refuse("backend", config.backend, f"auto for {config.task}")
+
+
+def _check_kwargs(config: Config) -> None:
+    kwargs = config.env.kwargs
+    if kwargs and not config.task.startswith(GYM_PREFIX):
+        raise _refuse("env.kwargs", kwargs, f"empty for {config.task}; it is for {GYM_PREFIX}Name-v0")
+    for word in kwargs:
+        if not re.fullmatch(r"[^\W\d]\w*=.*", word, re.DOTALL):
+            raise _refuse("env.kwargs", kwargs, "NAME=VALUE each, such as gravity=9.81")
 
 
 def _check_ranges(config: Any, ranges: dict[str, Range], prefix: str) -> None:

@@ -84,8 +84,7 @@ def step_of(spaces: Spaces, model: Model, names: Sequence[str]) -> Callable[...,
         seen = dynamics.observe_step(States(h, z), e, action, jnp.zeros(1, bool), uniform)
         h, z = seen.h, seen.z
         if "noise.latent" not in given:
-            probs = dynamics.probs(seen.logits)
-            z = jax.nn.one_hot(jnp.argmax(probs, axis=-1), probs.shape[-1]).reshape(z.shape)
+            z = dynamics.mode(seen.logits)
         policy = model.policy(States(h, z).feature)
         action = policy.sample(given["noise.action"]) if "noise.action" in given else policy.mode()
         chosen = jnp.argmax(action[0]) if spaces.discrete else jnp.clip(action[0], -1.0, 1.0)

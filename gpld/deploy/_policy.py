@@ -1,4 +1,5 @@
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,29 +13,34 @@ from gpld.config import Config
 from gpld.training import saved
 from gpld.types import Spaces
 
-_act = jax.jit(agent.act, static_argnums=0)
+_act = jax.jit(agent.act, static_argnums=0, static_argnames="deterministic")
 
 
-def load(run: str | Path, *, seed: int = 0) -> "Policy":
-    """The agent of a run folder's newest good checkpoint. `seed` decides what is random in its actions."""
+def load(run: str | Path, *, seed: int = 0, env: Any = None) -> "Policy":
+    """The agent of a run folder's newest good checkpoint. `seed` decides what is random in its actions.
+
+    With `env`, an environment of Gymnasium or dm_control, it takes that environment's observations as they
+    are, and its actions are the environment's own: within its bounds, of its shape and type.
+    """
     machine.use_compilation_cache()
     trained = saved.load(run)
-    return Policy(trained.config, trained.spaces, trained.model, seed=seed)
+    return Policy(trained.config, trained.spaces, trained.model, seed=seed, env=env)
 
 
 class Policy:
     """Acts in one environment, or in N of them, and keeps the latent states of their episodes.
 
-    Actions are drawn at random from the policy, as in training and evaluation. The same seed and the same
-    calls give the same ones.
+    Actions are drawn at random from the policy, as in training and evaluation, unless they are asked to be
+    deterministic. The same seed and the same calls give the same ones.
     """
 
-    def __init__(self, config: Config, spaces: Spaces, model: Model, *, seed: int = 0):
+    def __init__(self, config: Config, spaces: Spaces, model: Model, *, seed: int = 0, env: Any = None):
         self.config = config
         """Options of the run."""
         self.spaces = spaces
         """Names and shapes of the observations, and the width of the actions."""
         self._model = model
+        self._flatten, self._own_action = (None, None) if env is None else _adapters(env, spaces)
         self._key, self._calls = jax.random.key(seed), 0
         self._carry: Carry | None = None
         self._count: int | None = None
@@ -44,18 +50,19 @@ class Policy:
         """Start new episodes: the next observations are their first. Random numbers continue."""
         self._carry = None
 
-    def act(self, obs: Mapping[str, Any], is_first: Any = None) -> np.ndarray | int:
+    def act(self, obs: Any, is_first: Any = None, *, deterministic: bool = False) -> Any:
         """The next action.
 
         `obs` has the arrays of one environment by name, shaped as `spaces` says, or of N environments, each
-        with a leading axis of N. `is_first`, a bool or N of them, says where an episode begins; without it,
-        that is where `reset` was called, and at the very first call.
+        with a leading axis of N; or it is what the policy's `env` returned. `is_first`, a bool or N of them,
+        says where an episode begins; without it, that is where `reset` was called, and at the very first
+        call. `deterministic` takes the likeliest latent state and action.
 
-        Returns floats in [-1, 1], `[A]` or `[N, A]`, to be scaled to the environment's own bounds; or, for
-        discrete actions, an int in [0, A), or N of them. Each is meant to be held for
+        Returns floats in [-1, 1], `[A]` or `[N, A]`; or, for discrete actions, an int in [0, A), or N of
+        them; or, with `env`, an action that it takes, or an array of N. Each is meant to be held for
         `config.env.action_repeat` env steps, as it was in training.
         """
-        arrays, count = self._observations(obs)
+        arrays, count = self._observations(self._flatten(obs) if self._flatten else obs)
         rows = 1 if count is None else count
         carry = self._carry
         if carry is not None and count != self._count:
@@ -67,9 +74,12 @@ class Policy:
         if carry is None:
             carry = agent.init_carry(self.config.agent, self.spaces, rows)
         key = jax.random.fold_in(self._key, self._calls)
-        carry = _act(self.config.agent, self._model, carry, arrays, fresh, key)
+        carry = _act(self.config.agent, self._model, carry, arrays, fresh, key, deterministic=deterministic)
         self._carry, self._count, self._calls = carry, count, self._calls + 1
         actions = np.asarray(carry.action)
+        if self._own_action is not None:
+            own = [self._own_action(action) for action in actions]
+            return own[0] if count is None else np.stack(own)
         if self.spaces.discrete:
             choices = actions.argmax(-1)
             return int(choices[0]) if count is None else choices
@@ -93,6 +103,21 @@ class Policy:
             raise ValueError(f"obs has different numbers of environments ({found})")
         count = next(iter(counts.values()))
         return ({name: x[None] for name, x in arrays.items()} if count is None else arrays), count
+
+
+def _adapters(env: Any, spaces: Spaces) -> tuple[Callable[[Any], Any] | None, Callable[[np.ndarray], Any]]:
+    """From an environment's observations to the agent's, if they differ, and from its actions to them."""
+    from gpld.envs import action_choices, action_reader, action_width, flat_observation
+
+    suite = hasattr(env, "action_spec")
+    space = env.action_spec() if suite else getattr(env, "single_action_space", env.action_space)
+    if (action_width(space), bool(action_choices(space))) != (spaces.actions, spaces.discrete):
+        own = f"{spaces.actions} {'choices' if spaces.discrete else 'numbers'}"
+        raise ValueError(f"env: its actions, {space}, do not fit the agent's, which are {own}")
+    if suite:
+        return None, action_reader(space)
+    observed = getattr(env, "single_observation_space", env.observation_space)
+    return partial(flat_observation, space=observed), action_reader(space)
 
 
 def _numbers(name: str, value: Any) -> Float32[np.ndarray, "..."]:

@@ -27,3 +27,9 @@ from gpld.envs._jax import EnvState as EnvState, JaxEnv as JaxEnv, JaxTask as Ja
 from gpld.envs._make import choose as choose, make as make
 from gpld.envs._poses import Poses as Poses
 from gpld.envs._process import Hosts as Hosts
+from gpld.envs._spaces import (
+    action_choices as action_choices,
+    action_reader as action_reader,
+    action_width as action_width,
+    flat_observation as flat_observation,
+)

@@ -7,16 +7,8 @@ import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
 
-from gpld.envs._gymnasium import (
-    Factory,
-    Issue,
-    action_reader,
-    action_width,
-    flat_observation,
-    observation_boxes,
-    registered,
-    space_issues,
-)
+from gpld.envs._gymnasium import Factory, Issue, registered, space_issues
+from gpld.envs._spaces import action_reader, action_width, flat_observation, observation_boxes
 
 
 def check(env: str | gymnasium.Env | Factory, *, steps: int = 300, seed: int = 0) -> list[Issue]:
@@ -78,7 +70,7 @@ class _Check:
             raise self.stop("reset", f"reset(seed={seed}) raised {_message(error)}") from error
         if not (isinstance(result, tuple) and len(result) == 2):
             raise self.stop("reset", f"reset() must return (observation, info), not {_kind(result)}")
-        return flat_observation(result[0])
+        return self.named(result[0], "reset")
 
     def step(self, action: Any) -> tuple[dict[str, Any], Any, Any, Any]:
         try:
@@ -89,7 +81,14 @@ class _Check:
         if not (isinstance(result, tuple) and len(result) == 5):
             expected = "(observation, reward, terminated, truncated, info)"
             raise self.stop("step", f"step() must return {expected}, not {_kind(result)}")
-        return flat_observation(result[0]), *result[1:4]
+        return self.named(result[0], "step"), *result[1:4]
+
+    def named(self, obs: Any, source: str) -> dict[str, Any]:
+        """An observation by its keys."""
+        try:
+            return flat_observation(obs, self.env.observation_space)
+        except ValueError as error:
+            raise self.stop("observation", f"{source}() returned one that does not fit: {error}") from error
 
     def rollout(self, *, watch: bool) -> list[tuple[dict[str, np.ndarray], Any]]:
         """Observations and rewards under random actions; `watch` is called with each of them."""

@@ -12,14 +12,14 @@ from gymnasium.spaces import Discrete, Space
 
 from gpld.config import ConfigError
 from gpld.envs._base import EnvironmentFailure
-from gpld.envs._gymnasium import (
-    IMAGE_SIDES,
+from gpld.envs._gymnasium import IMAGE_SIDES, is_image
+from gpld.envs._spaces import (
+    action_choices,
     action_problem,
     action_reader,
     action_width,
-    flat_observation,
-    is_image,
-    observation_boxes,
+    observation_parts,
+    observation_spaces,
 )
 from gpld.tasks import POOL_PREFIX
 from gpld.types import Spaces
@@ -106,14 +106,18 @@ class PoolTask:
         if (players := spec.config.max_num_players) > 1:
             raise ConfigError(f"task: {task} is for {players} players, and the agent is one")
         with _quiet():
-            space, boxes = spec.action_space, observation_boxes(spec.observation_space)
+            space, self._space = spec.action_space, spec.observation_space
         if problem := action_problem(space):
             raise ConfigError(f"task: the agent cannot act in {task}: {problem}")
         hidden, first = self.family.hidden, self.family.channels_first
-        self._parts = {key: _part(box, first) for key, box in boxes.items() if key not in hidden}
+        self._parts = {
+            key: _part(box, first)
+            for key, box in observation_spaces(self._space).items()
+            if key not in hidden
+        }
         shapes = {key: part.shape for key, part in self._parts.items()}
         images = [key for key, part in self._parts.items() if part.image]
-        self.spaces = Spaces.of(shapes, action_width(space), isinstance(space, Discrete), images)
+        self.spaces = Spaces.of(shapes, action_width(space), bool(action_choices(space)), images)
         self._act = action_reader(space)
         self._settings |= {"render_mode": "rgb_array"} if render else {}
 
@@ -129,7 +133,7 @@ class PoolTask:
 
     def observation(self, obs: Any) -> dict[str, np.ndarray]:
         """What a pool of one environment gave, as the agent sees it."""
-        given = flat_observation(obs)
+        given = observation_parts(obs, self._space)
         return {key: part.read(np.asarray(given[key])[0]) for key, part in self._parts.items()}
 
     def action(self, action: np.ndarray) -> np.ndarray:

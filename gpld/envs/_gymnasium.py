@@ -1,17 +1,24 @@
 """Gymnasium environments, from its registry or from a factory."""
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, Space
+from gymnasium.spaces import Box, Space
 
 from gpld.config import ConfigError
-from gpld.envs._base import ActionScale, RenderingError
+from gpld.envs._base import RenderingError
 from gpld.envs._imports import import_for
+from gpld.envs._spaces import (
+    action_choices,
+    action_problem,
+    action_reader,
+    action_width,
+    flat_observation,
+    observation_boxes,
+)
 from gpld.envs._stream import Observation, Stream
 from gpld.tasks import GYM_PREFIX
 from gpld.types import Spaces
@@ -37,8 +44,11 @@ class Issue(NamedTuple):
         return f"{self.level} in {self.key}: {self.problem}"
 
 
-def registered(name: str, *, render: bool = False) -> Factory:
-    """Factory of an environment in Gymnasium's registry; of `module:Name-v0` once the module is imported."""
+def registered(name: str, *, render: bool = False, kwargs: Mapping[str, Any] | None = None) -> Factory:
+    """Factory of an environment in Gymnasium's registry; of `module:Name-v0` once the module is imported.
+
+    `kwargs` are arguments of the environment's own.
+    """
     module, _, own_name = name.rpartition(":")
     try:
         import_for(f"{GYM_PREFIX}{name}")
@@ -47,7 +57,7 @@ def registered(name: str, *, render: bool = False) -> Factory:
         missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         hint = f"; is the folder of {module} in PYTHONPATH?" if missing else ""
         raise ConfigError(f"task 'gym:{name}' is not known: {error}{hint}") from None
-    make = partial(gymnasium.make, own_name, disable_env_checker=True)
+    make = partial(gymnasium.make, own_name, disable_env_checker=True, **(kwargs or {}))
 
     def make_rendering() -> gymnasium.Env:
         try:
@@ -56,26 +66,6 @@ def registered(name: str, *, render: bool = False) -> Factory:
             raise RenderingError(f"{NOT_RENDERED} (it takes no render_mode)") from error
 
     return make_rendering if render else make
-
-
-def observation_boxes(space: Space) -> dict[str, Space]:
-    """The parts of a space by flat key: `observation` for a single one, `a.b` for nested ones."""
-    return _flat(space, Dict)
-
-
-def flat_observation(obs: Any) -> dict[str, Any]:
-    """An observation by the keys of `observation_boxes`."""
-    return _flat(obs, dict)
-
-
-def _flat(tree: Any, kind: type) -> dict[str, Any]:
-    if not isinstance(tree, kind):
-        return {"observation": tree}
-    flat = {}
-    for key, part in tree.items():
-        inner = {f"{key}.{name}": value for name, value in _flat(part, kind).items()}
-        flat |= inner if isinstance(part, kind) else {key: part}
-    return flat
 
 
 def is_image(box: Space) -> bool:
@@ -88,41 +78,13 @@ def space_issues(env: gymnasium.Env) -> list[Issue]:
     issues = []
     for key, box in observation_boxes(env.observation_space).items():
         if not isinstance(box, Box):
-            wrapper = "gymnasium.wrappers.FlattenObservation makes a Box of many spaces"
-            issues.append(Issue("error", key, f"its space is {box}, only Box is supported; {wrapper}"))
+            allowed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
+            issues.append(Issue("error", key, f"its space is {box}; supported are {allowed}"))
         elif is_image(box) and (box.shape[0] % IMAGE_SIDES or box.shape[1] % IMAGE_SIDES):
             problem = f"it is an image ({box}); height and width must be multiples of {IMAGE_SIDES}"
             issues.append(Issue("error", key, f"{problem}: gymnasium.wrappers.ResizeObservation"))
     problem = action_problem(env.action_space)
     return [*issues, Issue("error", "action", problem)] if problem else issues
-
-
-def action_problem(space: Space) -> str:
-    """Why the agent cannot act in a space, or nothing."""
-    if isinstance(space, Discrete):
-        return ""
-    if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
-        return f"its space is {space}, only Discrete and Box of floats are supported"
-    for low, high in zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True):
-        if not (math.isfinite(low) and math.isfinite(high)):
-            return f"unbounded: [{low:g}, {high:g}]; the agent acts in [-1, 1] and needs bounds to scale to"
-        if low >= high:
-            return f"lower bound {low:g} is not below upper bound {high:g}"
-    return ""
-
-
-def action_width(space: Space) -> int:
-    """A: the number of choices, or the size of the vector."""
-    return int(space.n) if isinstance(space, Discrete) else math.prod(space.shape or ())
-
-
-def action_reader(space: Space) -> Callable[[np.ndarray], Any]:
-    """A function from the agent's action `[A]` to the environment's."""
-    if isinstance(space, Discrete):
-        return lambda action: int(space.start + np.argmax(action))
-    assert isinstance(space, Box)
-    scale = ActionScale.of(space.low.ravel(), space.high.ravel())
-    return lambda action: scale(action).astype(space.dtype).reshape(space.shape)
 
 
 class GymnasiumStream(Stream):
@@ -142,7 +104,7 @@ class GymnasiumStream(Stream):
         boxes = observation_boxes(self._env.observation_space)
         shapes = {key: box.shape or () for key, box in boxes.items()}
         images = [key for key, box in boxes.items() if is_image(box)]
-        self.spaces = Spaces.of(shapes, action_width(space), isinstance(space, Discrete), images)
+        self.spaces = Spaces.of(shapes, action_width(space), bool(action_choices(space)), images)
         self._episode = -1
         self._actions: list[np.ndarray] = []
         self._last: Observation | None = None
@@ -190,6 +152,6 @@ class GymnasiumStream(Stream):
         self._env.close()
 
     def _observation(self, obs: Any) -> Observation:
-        parts = flat_observation(obs).items()
+        parts = flat_observation(obs, self._env.observation_space).items()
         self._last = {key: np.array(value, self.spaces.dtype(key)) for key, value in parts}
         return self._last

@@ -2,7 +2,7 @@
 
 import importlib.util
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
@@ -47,6 +47,7 @@ def make(
     hosts: Hosts | None = None,
     pickles: bool = False,
     limit: int = FRAMES,
+    kwargs: Mapping[str, Any] | None = None,
 ) -> VectorEnv:
     """A vector environment of `count` streams.
 
@@ -61,7 +62,7 @@ def make(
     processes for the next one. For environments written in Python, `timeout` (seconds) and `restart_limit`
     are as `SerialEnv` describes, and `check` tries a Gymnasium environment for a few steps first, to explain
     mistakes. `pickles` lets them save states that are more than arrays and JSON, and run what such a state
-    holds when it is restored.
+    holds when it is restored. `kwargs` are arguments of an environment in Gymnasium's registry.
     """
     _at_least(1, count=count, action_repeat=action_repeat, share=share, limit=limit)
     _at_least(0, seed=seed, threads=threads, processes=processes)
@@ -77,7 +78,7 @@ def make(
         return JaxEnv(jax_task(str(task), action_repeat, limit), [*map(seeds, range(count))], restart_limit)
     watch = {"timeout": timeout, "restart_limit": restart_limit, "pickles": pickles}
     if chosen == "gymnasium":
-        make_stream = _of_gymnasium(task, seeds, render, timeout, check)
+        make_stream = _of_gymnasium(task, seeds, render, timeout, check, kwargs)
         return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **watch)
     processes_of = {"hosts": hosts or Hosts(), "keep_hosts": hosts is not None}
     workers = min(count, processes or (own_cores if pixels else 1))
@@ -142,11 +143,18 @@ def _at_least(minimum: int, **options: int) -> None:
 
 
 def _of_gymnasium(
-    task: str | Callable[[], Any], seeds: Callable[..., int], render: bool, timeout: float | None, check: bool
+    task: str | Callable[[], Any],
+    seeds: Callable[..., int],
+    render: bool,
+    timeout: float | None,
+    check: bool,
+    kwargs: Mapping[str, Any] | None,
 ) -> MakeStream:
     from gpld.envs._gymnasium import GymnasiumStream, registered
 
-    factory = registered(task.removeprefix("gym:"), render=render) if isinstance(task, str) else task
+    factory = task
+    if isinstance(task, str):
+        factory = registered(task.removeprefix("gym:"), render=render, kwargs=kwargs)
     if check:
         _check_env(factory, timeout)
     return lambda stream, restart: GymnasiumStream(

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gpld import envs, memory
 from gpld.analysis import cost
-from gpld.config import Config
+from gpld.config import Config, EnvConfig
 from gpld.studies._plan import Plan
 from gpld.types import Spaces
 
@@ -100,14 +100,14 @@ def update_ms(config: Config, parameters: int, members: int) -> float:
 
 def spaces_of(config: Config) -> Spaces:
     """The spaces of a task, from one environment."""
-    spaces = _vector_spaces(config.task, config.backend)
+    spaces = _vector_spaces(config.task, config.backend, EnvConfig(kwargs=config.env.kwargs))
     # Known without drawing one, which the machine that a study is started on may not be able to.
     return envs.pixel_spaces(spaces.actions) if config.env.pixels else spaces
 
 
 @cache
-def _vector_spaces(task: str, backend: str) -> Spaces:
-    with envs.make(task, count=1, seed=0, backend=backend) as env:
+def _vector_spaces(task: str, backend: str, own: EnvConfig) -> Spaces:
+    with envs.make(task, count=1, seed=0, backend=backend, kwargs=own.keyword_arguments) as env:
         return env.spaces
 
 

@@ -122,6 +122,7 @@ def make_env(
         hosts=hosts,
         pickles=config.env.pickle,
         limit=config.env.limit,
+        kwargs=config.env.keyword_arguments,
     )
 
 

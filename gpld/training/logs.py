@@ -95,7 +95,7 @@ class Logs:
                 self._board = opened(_TensorBoard(folder, hyperparameters, last + 1))
                 self._sinks.append(self._board)
             if config.wandb:
-                self._sinks.append(opened(_WandB(folder, hyperparameters)))
+                self._sinks.append(opened(_WandB(folder, config, hyperparameters)))
             self._closing = stack.pop_all()
 
     def scalars(self, env_steps: int, updates: int, values: Mapping[str, SupportsFloat]) -> None:
@@ -283,14 +283,15 @@ def show_pictures(folder: Path, env_steps: int, pictures: Mapping[str, Path]) ->
 class _WandB:
     """One Weights & Biases run for all starts of a run. It ignores steps that it already has."""
 
-    def __init__(self, folder: Path, hyperparameters: Hyperparameters):
+    def __init__(self, folder: Path, config: LogConfig, hyperparameters: Hyperparameters):
         wandb = _import("wandb", "log.wandb", machine.install("wandb"))
         name = folder / "wandb-id"
         if not name.exists():
             files.write_text(name, uuid.uuid4().hex[:12])
         self._run = wandb.init(
-            project="gpld",
-            name=folder.resolve().name,
+            project=config.wandb_project,
+            entity=config.wandb_entity or None,
+            name=config.wandb_name or folder.resolve().name,
             id=files.read_text(name),
             resume="allow",
             dir=str(folder),

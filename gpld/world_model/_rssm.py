@@ -124,6 +124,12 @@ class RSSM(eqx.Module):
         z = jax.nn.one_hot(sample_classes(fixed, uniform), probs.shape[-1]) + (probs - fixed)
         return z.reshape(logits.shape).astype(logits.dtype)
 
+    def mode(self, logits: Float[Array, "*N KC"]) -> Float[Array, "*N KC"]:
+        """The likeliest classes, one-hot."""
+        probs = self.probs(logits)
+        z = jax.nn.one_hot(jnp.argmax(probs, axis=-1), probs.shape[-1])
+        return z.reshape(logits.shape).astype(logits.dtype)
+
     def unpack(self, latent: Latent, dtype: jnp.dtype) -> States:
         """Stored latent states as the layers read them."""
         classes = self.prior.out.weight.shape[1] // self.stoch

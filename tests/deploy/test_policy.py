@@ -2,10 +2,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
+from dm_env import specs
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete
 
 import gpld
 from gpld import agent
@@ -108,6 +111,58 @@ def test_each_environment_begins_for_itself(policy):
     policy.act(obs, np.array([False, True, False]))
     np.testing.assert_array_equal(latent(policy)[1], first[1])
     assert np.abs(latent(policy) - first).max(-1)[[0, 2]].min() > 1e-4
+
+
+def test_deterministic_actions_are_the_likeliest(policy, small_run):
+    other = gpld.load(small_run, seed=12)
+    for _ in range(3):
+        action = policy.act(OBS, deterministic=True)
+        np.testing.assert_array_equal(action, other.act(OBS, deterministic=True))
+        np.testing.assert_array_equal(policy._carry.latent.z, other._carry.latent.z)
+    policy.reset()
+    mean = policy.act({name: value[None] for name, value in OBS.items()}, deterministic=True)
+    policy.reset()
+    drawn = policy.act({name: np.repeat(value[None], 500, 0) for name, value in OBS.items()})
+    assert abs(mean.item()) < 1
+    assert drawn.min() < mean.item() < drawn.max()
+
+
+SPACE = Dict({"position": Box(-9, 9, (3,)), "velocity": Box(-9, 9, (2,))})
+
+
+def test_with_an_environment_it_speaks_that_environments_language(small_run):
+    trained = saved.load(small_run)
+    space = Box(np.array([[0.0]]), np.array([[8.0]]), dtype=np.float64)
+    plain = gpld.load(small_run, seed=3)
+    own = gpld.load(small_run, seed=3, env=SimpleNamespace(action_space=space, observation_space=SPACE))
+    for _ in range(3):
+        action = own.act({"position": OBS["position"], "velocity": OBS["velocity"]})
+        assert (action.shape, action.dtype) == ((1, 1), np.float64)
+        np.testing.assert_allclose(action.item(), 4 + 4 * plain.act(OBS).item())
+    both = gpld.load(small_run, env=SimpleNamespace(action_space=space, observation_space=SPACE)).act(
+        batched(2)
+    )
+    assert both.shape == (2, 1, 1)
+    spec = specs.BoundedArray((1,), np.float32, minimum=-2.0, maximum=0.0)
+    suite = gpld.load(small_run, seed=3, env=SimpleNamespace(action_spec=lambda: spec))
+    first = gpld.load(small_run, seed=3).act(OBS).item()
+    np.testing.assert_allclose(suite.act(OBS), [first - 1], rtol=1e-6)
+    for wrong in (Box(-1, 1, (2,)), Discrete(1)):
+        with pytest.raises(
+            ValueError, match=r"^env: its actions, .*, do not fit the agent's, which are 1 numbers"
+        ):
+            Policy(*trained[1:4], env=SimpleNamespace(action_space=wrong, observation_space=SPACE))
+
+
+def test_discrete_actions_of_an_environment(chooser):
+    make, one, three = chooser
+    space = Dict({"height": Box(-9, 9, ()), "arm": Box(-9, 9, (2, 3))})
+    env = SimpleNamespace(action_space=MultiDiscrete([5, 1], start=[7, 1]), observation_space=space)
+    plain, own = make(seed=1), make(seed=1, env=env)
+    assert own.act(one).tolist() == [7 + plain.act(one), 1]
+    for policy in (plain, own):
+        policy.reset()
+    assert own.act(three).tolist() == [[7 + choice, 1] for choice in plain.act(three)]
 
 
 def test_discrete_actions_are_numbers(chooser):

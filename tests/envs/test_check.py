@@ -148,10 +148,10 @@ CASES = {
         "",
     ),
     "action kind": (
-        with_space(action_space=MultiDiscrete([2, 2])),
+        with_space(action_space=MultiDiscrete([64, 64])),
         "error",
         "action",
-        "MultiDiscrete([2 2])",
+        "MultiDiscrete([64 64]) with 4,096 combinations; at most 1,024",
         "",
     ),
     "image": (

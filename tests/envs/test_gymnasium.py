@@ -1,12 +1,14 @@
 """Gymnasium's environments: spaces, actions, ends, seeds and repeated episodes."""
 
+import re
 from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
-from gpld.envs import EnvironmentFailure, make
+from gpld.envs import EnvironmentFailure, check, make
 from gpld.types import Spaces
 from tests.envs.custom import Choices, Counter
 from tests.envs.helpers import actions, run, same
@@ -95,10 +97,77 @@ def make_second_episode():
 
 
 def test_an_environment_with_an_unusable_space_is_refused_in_words():
-    with pytest.raises(EnvironmentFailure, match=r"error in observation: its space is Discrete\(16\)"):
-        make("gym:FrozenLake-v1", count=1, seed=0)
-    with pytest.raises(ValueError, match=r"error in observation: its space is Discrete\(16\)"):
-        make("gym:FrozenLake-v1", count=1, seed=0, check=False)
+    class Speaks(Counter):
+        def __init__(self):
+            super().__init__()
+            self.observation_space = Text(9)
+
+    with pytest.raises(
+        EnvironmentFailure, match=r"error in observation: its space is Text\(.*; supported are"
+    ):
+        make(Speaks, count=1, seed=0)
+    with pytest.raises(ValueError, match=r"error in observation: its space is Text"):
+        make(Speaks, count=1, seed=0, check=False)
+
+
+class Slots(gymnasium.Env):
+    """Observes choices of all kinds; takes several at once."""
+
+    observation_space = Tuple(
+        (Discrete(3, start=1), Dict({"a": MultiDiscrete([2, 3]), "b": MultiBinary(2)}), Box(-1, 1, (2,)))
+    )
+    action_space = MultiDiscrete([2, 3], start=[0, 5])
+
+    def __init__(self, wrong=0):
+        self.wrong = wrong
+
+    def observe(self):
+        now = self.now % 2
+        choices = {"a": np.array([now, 2]), "b": np.array([1, now], np.int8)}
+        return 1 + now + self.wrong, choices, np.full(2, now / 2, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.now = int(self.np_random.integers(2))
+        return self.observe(), {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        self.now += 1
+        return self.observe(), float(action[0] * 100 + action[1]), False, self.now > 20, {}
+
+
+def test_choices_are_observed_as_zeros_and_ones():
+    with make(Slots, count=1, seed=0, action_repeat=1) as env:
+        assert dict(env.spaces.obs) == {"0": (3,), "1.a": (5,), "1.b": (2,), "2": (2,)}
+        step = env.step(np.eye(6)[[0]])
+        while step.obs["2"][0, 0] == 0.0:
+            step = env.step(np.eye(6)[[0]])
+    found = {name: value[0].tolist() for name, value in step.obs.items()}
+    assert found == {"0": [0, 1, 0], "1.a": [0, 1, 0, 0, 1], "1.b": [1, 1], "2": [0.5, 0.5]}
+
+
+def test_several_choices_are_one_among_their_combinations():
+    with make(Slots, count=6, seed=0, action_repeat=1) as env:
+        assert (env.spaces.actions, env.spaces.discrete) == (6, True)
+        env.step(np.eye(6))
+        assert env.step(np.eye(6)).reward.tolist() == [5, 6, 7, 105, 106, 107]
+
+
+def test_an_observation_outside_its_choices_is_named():
+    (issue,) = check(lambda: Slots(wrong=3))
+    assert issue.key == "observation"
+    assert re.fullmatch(
+        r"reset\(\) returned one that does not fit: [45] is not in its space, Discrete.*", issue.problem
+    )
+
+
+def test_arguments_of_an_environment():
+    with make("gym:CartPole-v1", count=1, seed=0, kwargs={"sutton_barto_reward": True}) as env:
+        env.step(np.eye(2)[[0]])
+        assert env.step(np.eye(2)[[0]]).reward.tolist() == [0.0]
+    with pytest.raises(EnvironmentFailure, match=r"unexpected keyword argument 'gravitas'"):
+        make("gym:CartPole-v1", count=1, seed=0, kwargs={"gravitas": 3})
 
 
 def test_render():

@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import json
 import math
@@ -427,5 +428,14 @@ def test_weights_and_biases_gets_one_run_for_all_starts(tmp_path, monkeypatch):
     assert first == second
     assert first["config"] == {"seed": 3}
     assert (first["name"], first["resume"]) == ("walker-walk-seed3", "allow")
+    assert (first["project"], first["entity"]) == ("gpld", None)
     assert calls[3] == ("log", 8, {"updates": 2, "eval/return": 1e-30, "eval/episodes": 3.0})
     assert [c[0] for c in calls] == ["init", "log", "log", "log", "finish", "init", "log", "finish"]
+
+    names = {"wandb_project": "smooth", "wandb_entity": "lab", "wandb_name": "third"}
+    write(folder, LINES[4:], dataclasses.replace(config, **names), resume_at=8)
+    assert {key: calls[-3][1][key] for key in ("project", "entity", "name")} == {
+        "project": "smooth",
+        "entity": "lab",
+        "name": "third",
+    }

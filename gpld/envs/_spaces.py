@@ -1,0 +1,125 @@
+"""Gymnasium's spaces as the agent has them: observations are arrays by name, actions a vector or a choice."""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from gymnasium.spaces.utils import flatten, flatten_space
+
+from gpld.envs._base import ActionScale
+
+MOST_CHOICES = 1024
+"""Combinations of several discrete actions, each of which is one choice of the agent."""
+
+ENCODED = (Discrete, MultiDiscrete, MultiBinary)
+"""Observations that are given to the agent one-hot, or as zeros and ones."""
+
+
+def observation_spaces(space: Space, prefix: str = "") -> dict[str, Space]:
+    """The parts of a space by name: `observation` for a single one, `a.b` and `a.0` for nested ones."""
+    parts = _parts(space)
+    if parts is None:
+        return {prefix or "observation": space}
+    spaces = [observation_spaces(part, _joined(prefix, name)) for name, part in parts.items()]
+    return {name: part for inner in spaces for name, part in inner.items()}
+
+
+def observation_parts(obs: Any, space: Space, prefix: str = "") -> dict[str, Any]:
+    """An observation by the names of `observation_spaces`; what is in no space keeps its own name."""
+    parts = _parts(space)
+    if parts is None or not isinstance(obs, Mapping | tuple | list):
+        return {prefix or "observation": obs}
+    flat = {}
+    for name, value in (obs if isinstance(obs, Mapping) else dict(enumerate(obs))).items():
+        inner = _joined(prefix, name)
+        known = str(name) in parts
+        flat |= observation_parts(value, parts[str(name)], inner) if known else {inner: value}
+    return flat
+
+
+def observation_boxes(space: Space) -> dict[str, Space]:
+    """The parts of a space by name as the agent has them; one that is of no known kind stays as it is."""
+    spaces = observation_spaces(space).items()
+    return {name: flatten_space(part) if isinstance(part, ENCODED) else part for name, part in spaces}
+
+
+def flat_observation(obs: Any, space: Space) -> dict[str, Any]:
+    """An observation by name as the agent has it: choices are zeros and ones."""
+    spaces = observation_spaces(space)
+    return {name: _encoded(x, spaces.get(name)) for name, x in observation_parts(obs, space).items()}
+
+
+def _parts(space: Space) -> Mapping[str, Space] | None:
+    """The spaces in a space of several, by name or number."""
+    if isinstance(space, Tuple):
+        return {str(i): part for i, part in enumerate(space.spaces)}
+    return space.spaces if isinstance(space, Dict) else None
+
+
+def _joined(prefix: str, name: str | int) -> str:
+    return f"{prefix}.{name}" if prefix else str(name)
+
+
+def _encoded(value: Any, space: Space | None) -> Any:
+    if not isinstance(space, ENCODED):
+        return value
+    if not space.contains(value):
+        raise ValueError(f"{value!r} is not in its space, {space}")
+    return flatten(space, value)
+
+
+def action_choices(space: Any) -> tuple[int, ...]:
+    """How many choices each discrete action of a space has; nothing for actions of other kinds."""
+    if isinstance(space, Discrete):
+        return (int(space.n),)
+    if isinstance(space, MultiDiscrete):
+        return tuple(space.nvec.ravel().tolist())
+    return (2,) * math.prod(space.shape) if isinstance(space, MultiBinary) else ()
+
+
+def action_width(space: Any) -> int:
+    """A: the number of choices, or the size of the vector."""
+    return math.prod(action_choices(space)) if action_choices(space) else math.prod(space.shape or ())
+
+
+def action_reader(space: Any) -> Callable[[np.ndarray], Any]:
+    """A function from the agent's action `[A]` to the environment's.
+
+    The space is one of Gymnasium's, or a bounded array of dm_env. Several discrete actions are one choice
+    among their combinations.
+    """
+    if isinstance(space, Discrete):
+        return lambda action: int(space.start + np.argmax(action))
+    if choices := action_choices(space):
+        start = space.start if isinstance(space, MultiDiscrete) else 0
+
+        def of_combination(action: np.ndarray) -> np.ndarray:
+            each = np.stack(np.unravel_index(np.argmax(action), choices)).reshape(space.shape)
+            return (each + start).astype(space.dtype)
+
+        return of_combination
+    if isinstance(space, Box):
+        low, high = space.low, space.high
+    else:
+        low, high = (np.broadcast_to(bound, space.shape) for bound in (space.minimum, space.maximum))
+    scale = ActionScale.of(low.ravel(), high.ravel())
+    return lambda action: scale(action).astype(space.dtype).reshape(space.shape)
+
+
+def action_problem(space: Space) -> str:
+    """Why the agent cannot act in a space, or nothing."""
+    if choices := action_choices(space):
+        if (count := math.prod(choices)) <= MOST_CHOICES:
+            return ""
+        return f"its space is {space} with {count:,} combinations; at most {MOST_CHOICES:,} are supported"
+    if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
+        allowed = "Discrete, MultiDiscrete, MultiBinary and Box of floats"
+        return f"its space is {space}, only {allowed} are supported"
+    for low, high in zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True):
+        if not (math.isfinite(low) and math.isfinite(high)):
+            return f"unbounded: [{low:g}, {high:g}]; the agent acts in [-1, 1] and needs bounds to scale to"
+        if low >= high:
+            return f"lower bound {low:g} is not below upper bound {high:g}"
+    return ""
