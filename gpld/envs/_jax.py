@@ -71,9 +71,7 @@ class JaxTask:
         stepped, elapsed = self._repeated(state, action, key)
         frame = _choose(first, begun, stepped)
         elapsed = jnp.where(first, np.int32(0), elapsed)
-        finite = first | jnp.isfinite(frame.reward)
-        for name, _ in self.spaces.vector_obs:
-            finite &= jnp.isfinite(frame.obs[name]).all()
+        finite = self._finite(frame._replace(reward=jnp.where(first, np.float32(0), frame.reward)))
         last = ~first & (~finite | frame.terminated | frame.truncated)
         obs = _choose(finite, frame.obs, state.obs)
         reward = jnp.where(first | ~finite, np.float32(0), frame.reward)
@@ -86,7 +84,7 @@ class JaxTask:
 
         def more(carry: tuple[Frame, Array], _: None) -> tuple[tuple[Frame, Array], None]:
             frame, elapsed = carry
-            over, now = frame.terminated | frame.truncated, elapsed + 1
+            over, now = frame.terminated | frame.truncated | ~self._finite(frame), elapsed + 1
             after = self._one.step(frame.own, action, jax.random.fold_in(key, now))
             after = after._replace(
                 reward=frame.reward + after.reward,
@@ -96,6 +94,11 @@ class JaxTask:
 
         start = Frame(state.own, state.obs, jnp.float32(0), jnp.bool_(False), jnp.bool_(False))
         return jax.lax.scan(more, (start, state.elapsed), length=self._repeat)[0]
+
+    def _finite(self, frame: Frame) -> Bool[Array, ""]:
+        """Whether everything that the agent would see is."""
+        values = [frame.reward, *(frame.obs[name] for name, _ in self.spaces.vector_obs)]
+        return jnp.stack([jnp.isfinite(value).all() for value in values]).all()
 
 
 def _choose(first: Array, one: PyTree, other: PyTree) -> PyTree:
@@ -170,14 +173,14 @@ class JaxEnv(VectorEnv):
         return jax.tree.map(np.array, step)
 
 
-def _bytes_of(leaf: Array) -> tuple[str, np.ndarray]:
+def _bytes_of(leaf: Array | np.ndarray) -> tuple[str, np.ndarray]:
     """An array of any type, also of those that NumPy's files do not know."""
     array = np.asarray(leaf)
     shape = (*array.shape, array.dtype.itemsize)
     return str(array.dtype), np.frombuffer(array.tobytes(), np.uint8).reshape(shape)
 
 
-def _array_like(leaf: Array, saved: tuple[str, np.ndarray]) -> Array:
+def _array_like(leaf: Array | np.ndarray, saved: tuple[str, np.ndarray]) -> Array:
     """The array that was saved, if it has the shape and type of `leaf`."""
     name, data = saved
     if name != str(leaf.dtype) or data.shape[:-1] != leaf.shape:

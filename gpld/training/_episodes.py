@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from gpld.envs import Step
+from gpld.training._program import Seen
 
 
 class EpisodeStatistics(NamedTuple):
@@ -31,7 +32,7 @@ class EpisodeStatistics(NamedTuple):
         """Add faults."""
         return self._replace(faults=self.faults + new)
 
-    def add_step(self, step: Step) -> "EpisodeStatistics":
+    def add_step(self, step: Step | Seen) -> "EpisodeStatistics":
         """Add a step of all environments."""
         running = self.running + step.reward
         return self._replace(

@@ -1,5 +1,7 @@
 """The compiled programs of training: `act`, which also appends to the replay, and `learn`.
 
+Environments written in JAX are stepped by the first of them: `step_and_act`.
+
 Every array has a leading run axis, also where there is only one run. Everything random is drawn from fixed
 keys and counters, so a resumed run draws what it would have drawn, whatever is trained beside it.
 """
@@ -13,12 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Key, PRNGKeyArray, PyTree
+from jaxtyping import Array, Bool, Float, Int, Key, PRNGKeyArray, PyTree
 
 from gpld import agent, replay
 from gpld.agent import AgentState, Carry, Hyper, Model
 from gpld.config import ARRAYS, NUMBERS, AgentConfig, Config, ReplayConfig, flat
-from gpld.envs import Step
+from gpld.envs import EnvState, JaxTask, Step
 from gpld.replay import Choice, Record, Replay
 from gpld.training._devices import each_run, on_all, place, sharding, share_batch
 from gpld.training._program_cache import CachedProgram, Shapes, cached_shapes
@@ -38,6 +40,19 @@ class TrainState(NamedTuple):
     replay: Replay
     sums: Sums
     """Metrics summed over the updates since they were last logged."""
+    envs: EnvState | None = None
+    """Environments written in JAX; others are not on the device."""
+
+
+class Seen(NamedTuple):
+    """What the host is told of a step that stayed on the device."""
+
+    reward: Float[Array, "R N"]
+    is_last: Bool[Array, "R N"]
+    faults: Int[Array, "R"]
+    """Faults of the environments since the run began."""
+    finite: Bool[Array, "R"]
+    """Whether all actions were."""
 
 
 class RandomKeys(NamedTuple):
@@ -171,6 +186,50 @@ def act(
         config.agent, mesh, state.agent.model, state.replay, state.carry, step, keys, number
     )
     return state._replace(carry=carry, replay=memory)
+
+
+def step_and_act(
+    config: Config, state: TrainState, task: JaxTask, index: int, keys: RunKeys, mesh: Mesh | None = None
+) -> tuple[TrainState, Seen]:
+    """Step environments written in JAX with the last actions, and then `act`: nothing leaves the device."""
+    number = np.int32(index)
+    if state.replay.host:
+        envs, step = _step(task, mesh, state.envs, state.carry)
+        state = act(config, state._replace(envs=envs), step, index, keys, mesh)
+        return state, _seen(envs, step, state.carry)
+    memory, envs, carry, seen = _step_act_and_append(
+        config.agent, task, mesh, state.agent.model, state.replay, state.envs, state.carry, keys, number
+    )
+    return state._replace(replay=memory, envs=envs, carry=carry), seen
+
+
+@partial(jax.jit, static_argnums=(0, 1), donate_argnums=2)
+def _step(task: JaxTask, mesh: Mesh | None, envs: EnvState, carry: Carry) -> tuple[EnvState, Step]:
+    return each_run(task.step, mesh)(envs, carry.action)
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=(4, 5))
+def _step_act_and_append(
+    config: AgentConfig,
+    task: JaxTask,
+    mesh: Mesh | None,
+    model: Model,
+    memory: Replay,
+    envs: EnvState,
+    carry: Carry,
+    keys: RunKeys,
+    index: Int[Array, ""] | np.int32,
+) -> tuple[Replay, EnvState, Carry, Seen]:
+    # As if the step came from outside: then the same code, and rounding, as where the replay is on the host.
+    envs, step = jax.lax.optimization_barrier(_step(task, mesh, envs, carry))
+    memory, carry = _act_and_append(config, mesh, model, memory, carry, step, keys, index)
+    return memory, envs, carry, _seen(envs, step, carry)
+
+
+@jax.jit
+def _seen(envs: EnvState, step: Step, carry: Carry) -> Seen:
+    finite = jnp.isfinite(carry.action).all(axis=(1, 2))
+    return Seen(step.reward, step.is_last, envs.faults.sum(axis=1), finite)
 
 
 @partial(jax.jit, static_argnums=(0, 1))

@@ -9,10 +9,14 @@ The device is handed acting and learning together, and the actions go to the env
 is done. So the environments step while the device learns, and yet every action comes from all updates made
 before it: the policy does not lag.
 
+Environments written in JAX are stepped on the device, by the program that acts. Then nothing waits for
+anything: the host hands out programs, and takes in returns of episodes some steps later.
+
 One run is a population of one: all arrays have a leading run axis.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -21,7 +25,7 @@ from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float32
+from jaxtyping import Bool
 from rich.console import Console
 
 from gpld import config as options, machine, population
@@ -29,14 +33,14 @@ from gpld.agent import AgentState
 from gpld.config import Config
 from gpld.display.curve import title_of
 from gpld.display.progress import Progress, print_line
-from gpld.envs import Fleet, Hosts, Step
+from gpld.envs import Fleet, Hosts, JaxEnv, Step
 from gpld.population import Member
 from gpld.replay import join, split
 from gpld.training import _devices, _program, provenance, warm_start
 from gpld.training._episodes import EpisodeStatistics
 from gpld.training._groups import POSTPONED, RunGroup, finished_at, newest, plan
 from gpld.training._lock import locked
-from gpld.training._program import RandomKeys
+from gpld.training._program import RandomKeys, Seen
 from gpld.training.checkpoints import Checkpoints, milestones, restore_all, save_all
 from gpld.training.evaluation import EnvFactory, Recording, evaluate_all, make_env
 from gpld.training.logs import MARK, METRICS, Logs
@@ -44,6 +48,9 @@ from gpld.training.saved import CHECKPOINTS, CONFIG, write_spaces
 from gpld.types import Spaces
 
 T = TypeVar("T")
+
+AHEAD = 16
+"""Iterations that may be handed to the device before the host looks at the first of them."""
 
 
 class TrainingStopped(RuntimeError):  # noqa: N818
@@ -201,6 +208,10 @@ class Training:
             self._waiting = _blank_step(self.env.spaces, len(configs), shared.env.count)
             """The environments' last step, if it has not been used yet."""
             self._phase: Literal["new", "stepping", "waiting"] = "new"
+            self._unseen: deque[Seen] = deque()
+            """Of environments on the device: steps that the host has not been told of yet, oldest first."""
+            self._faults = np.zeros(len(configs), np.int64)
+            """Their faults that it has been told of."""
             self._compiled = False
             """Whether this process has compiled the update."""
             keep, folders = shared.checkpoint.keep, [member.folder for member in group.members]
@@ -210,6 +221,7 @@ class Training:
             self._marks = [b""] * len(group.members)
             """Marks of the metrics of each run in its checkpoint."""
             messages = self._start(group) if group.fresh else self._restore(group)
+            self._to_device()
             _devices.wait_for_others("restored")  # before one of them writes
             self.logs: list[Logs] = []
             for member, mark in zip(group.members, self._marks, strict=True) if _devices.writes() else []:
@@ -275,22 +287,17 @@ class Training:
             self._evaluate()
             return
         config = self.config
-        step = self._receive()
-        self.episodes = self.episodes.add_step(step)
-        step = _devices.padded(step, self._mesh)
-        self.state = _program.act(config, self.state, step, self.iterations, self.keys.act, self._mesh)
-        action = self.state.carry.action
+        self._act()
         before, self.iterations = self.agent_steps, self.iterations + 1
         due = config.updates_at(self.agent_steps) - self.updates
         if self.state.replay.host:  # reading batches from it waits for the device
-            self._send(np.asarray(action))
+            self._send()
         if due:
             with self.progress.compiling() if not self._compiled else nullcontext():
                 self.state = _program.learn(config, self.state, due, self.keys.sample, self._mesh)
             self.updates, self._compiled = self.updates + due, True
         if not self.state.replay.host:
-            # Acting is done long before learning, so this does not wait for the updates just dispatched.
-            self._send(np.asarray(action))
+            self._send()
 
         if due and _crossed(config.log.every, self.updates - due, self.updates):
             self._log()
@@ -306,6 +313,48 @@ class Training:
             if time.monotonic() - self._saved_at > 60 * config.checkpoint.minutes:
                 self.save()
 
+    def _act(self) -> None:
+        """Take the environments' next step, choose actions, and append both to the replay."""
+        where = self.iterations, self.keys.act, self._mesh
+        if self.state.envs is None:
+            step = self._receive()
+            self.episodes = self.episodes.add_step(step)
+            self.state = _program.act(self.config, self.state, _devices.padded(step, self._mesh), *where)
+            return
+        self.state, seen = _program.step_and_act(self.config, self.state, self._jax_envs[0].task, *where)
+        jax.tree.map(lambda x: x.copy_to_host_async(), seen)
+        self._unseen.append(seen)
+        self._look(leave=AHEAD)
+
+    def _look(self, leave: int = 0) -> None:
+        """Take in what the host has not been told of yet, but for the last few steps."""
+        while len(self._unseen) > leave:
+            seen = jax.tree.map(np.asarray, _devices.local(self._unseen.popleft()))
+            seen = jax.tree.map(lambda x: x[: len(self.members)], seen)
+            self._check_finite(seen.finite)
+            self.episodes = self.episodes.add_faults(seen.faults - self._faults).add_step(seen)
+            self._faults = seen.faults.astype(np.int64)
+            for env, faults in zip(self._jax_envs, seen.faults.tolist(), strict=True):
+                env.check_faults(faults)
+
+    @property
+    def _jax_envs(self) -> list[JaxEnv]:
+        return [env for env in self.env.runs if isinstance(env, JaxEnv)]
+
+    def _to_device(self) -> None:
+        """Put the states of environments written in JAX beside the agents."""
+        if envs := self._jax_envs:
+            states = jax.tree.map(lambda *x: np.stack(x), *(env.state for env in envs))
+            self._faults = states.faults.sum(axis=1).astype(np.int64)
+            states = _devices.place(_devices.padded(states, self._mesh), self._mesh)
+            self.state = self.state._replace(envs=jax.tree.map(jnp.asarray, states))
+
+    def _from_device(self) -> None:
+        """Give each of them its state back, to be saved."""
+        states = jax.tree.map(np.asarray, _devices.local(self.state.envs))
+        for run, env in enumerate(self._jax_envs):
+            env.state = jax.tree.map(lambda x, run=run: x[run], states)
+
     def _receive(self) -> Step:
         """The next step of the environments."""
         phase, self._phase = self._phase, "new"
@@ -318,18 +367,23 @@ class Training:
         self.episodes = self.episodes.add_faults(self.env.faults - before)
         return step
 
-    def _send(self, action: Float32[np.ndarray, "R N A"]) -> None:
+    def _send(self) -> None:
         """Let the environments begin their next step; repeated runs have no environments."""
-        action = action[: len(self.members)]
-        finite = np.isfinite(action).all(axis=(1, 2))
+        if self.state.envs is not None:
+            return
+        # Acting is done long before learning, so this does not wait for updates just dispatched.
+        action = np.asarray(self.state.carry.action)[: len(self.members)]
+        self._check_finite(np.isfinite(action).all(axis=(1, 2)))
+        self.env.send(action)
+        self._phase = "stepping"
+
+    def _check_finite(self, finite: Bool[np.ndarray, "R"]) -> None:
         if not finite.all():
             self._stop(
                 int(np.argmin(finite)),
                 f"the policy's actions are not finite after {self.updates:,} updates. Lower "
                 "agent.optimizer.learning_rate",
             )
-        self.env.send(action)
-        self._phase = "stepping"
 
     def _stop(self, run: int, reason: str) -> NoReturn:
         """End training because of one run."""
@@ -343,6 +397,7 @@ class Training:
 
     def _log(self) -> None:
         """A line of metrics for each run: means over the updates since the last one."""
+        self._look()
         sums, skipped, in_row = jax.device_get(
             (self.state.sums, self.state.agent.skipped, self.state.agent.skipped_in_row)
         )
@@ -416,7 +471,11 @@ class Training:
 
     def save(self) -> None:
         """Checkpoint everything. Nothing that happens later depends on when this is done."""
-        self._waiting, self._phase = self._receive(), "waiting"
+        if self.state.envs is None:
+            self._waiting, self._phase = self._receive(), "waiting"
+        else:
+            self._look()
+            self._from_device()
         self._saved_at = time.monotonic()
         if not _devices.writes():
             return
