@@ -6,6 +6,11 @@ With --pixels, one image is drawn for each agent step: by each of EGL and OSMesa
 --processes many processes.
 
 python benchmarks/environments.py --pixels --tasks cartpole-swingup quadruped-walk --out results
+
+With --jax, environments written in JAX beside EnvPool's cartpole-swingup: --runs times --count streams, all
+stepped together, as those of as many runs are.
+
+python benchmarks/environments.py --jax jax:gpld.envs:CartPole --runs 8 --out results
 """
 
 import argparse
@@ -18,14 +23,16 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 
+import jax
 import numpy as np
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from gpld.envs import has_envpool, make, renderers, tasks
+from gpld.envs import Fleet, JaxEnv, has_envpool, make, renderers, tasks
 from gpld.machine import cores
 
 Rates = dict[str, dict[str, float]]
@@ -74,6 +81,66 @@ def from_pixels(options: argparse.Namespace) -> Rates:
     return rates
 
 
+def from_jax(options: argparse.Namespace) -> Rates:
+    """Rates of environments written in JAX, a program for each step and for 100, and of EnvPool's."""
+    rates: Rates = {}
+    if has_envpool():
+        rates["cartpole-swingup, EnvPool"] = {"agent steps/s": fleet_steps_per_second(options)}
+    for task in track(options.jax, "measuring"):
+        for steps in (1, 100):
+            rate = jax_steps_per_second(task, steps, options)
+            rates[f"{task}, {steps} a program"] = {"agent steps/s": rate}
+    return rates
+
+
+def fleet_steps_per_second(options: argparse.Namespace) -> float:
+    """Agent steps of all streams of all runs per second, on EnvPool."""
+    own = {"count": options.count, "threads": options.threads, "share": options.runs}
+    runs = [make("cartpole-swingup", seed=seed, **own) for seed in range(options.runs)]
+    with Fleet(runs) as fleet:
+        shape = (64, options.runs, options.count, fleet.spaces.actions)
+        actions = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+        return _rate(lambda i: fleet.step(actions[i % 64]), lambda step: step, options)
+
+
+def jax_steps_per_second(task: str, steps: int, options: argparse.Namespace) -> float:
+    """The same of environments written in JAX, whose random actions are drawn on the device."""
+    envs = [make(task, count=options.count, seed=seed) for seed in range(options.runs)]
+    assert isinstance(envs[0], JaxEnv)
+    streams = envs[0].task
+    states = jax.tree.map(lambda *x: np.stack(x), *(env.state for env in envs))
+    shape = (options.runs, options.count, streams.spaces.actions)
+
+    @partial(jax.jit, donate_argnums=0)
+    def program(states, number):
+        def one(states, key):
+            states, step = jax.vmap(streams.step)(states, jax.random.uniform(key, shape, minval=-1.0))
+            return states, step.reward.sum()
+
+        return jax.lax.scan(one, states, jax.random.split(jax.random.key(number), steps))
+
+    def advance(i: int):
+        nonlocal states
+        states, reward = program(states, i)
+        return reward
+
+    return steps * _rate(advance, jax.block_until_ready, options)
+
+
+def _rate(advance, wait, options: argparse.Namespace) -> float:
+    """Steps of all streams per second, after a warm-up, if the device is looked at every 16th time."""
+    for i in range(20):
+        wait(advance(i))
+    start = time.perf_counter()
+    for i in count(20):
+        done = advance(i)
+        if i % 16 == 15:
+            wait(done)
+            if (elapsed := time.perf_counter() - start) > options.seconds:
+                return (i - 19) * options.runs * options.count / elapsed
+    raise AssertionError("unreachable")
+
+
 def _draw_with(renderer: str) -> None:
     os.environ["MUJOCO_GL"] = renderer
 
@@ -98,16 +165,18 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--tasks", nargs="+", choices=known, default=known, metavar="TASK")
     parser.add_argument("--count", type=int, default=16, help="streams")
     parser.add_argument("--threads", type=int, default=0, help="EnvPool's threads; 0 is one a core")
+    parser.add_argument("--jax", nargs="+", default=[], metavar="jax:MODULE:NAME", help="environments in JAX")
+    parser.add_argument("--runs", type=int, default=8, help="with --jax: runs of so many streams each")
     parser.add_argument("--pixels", action="store_true", help="draw images, with dm_control")
     parser.add_argument(
         "--processes", type=int, nargs="+", default=sorted({1, cores()}), help="processes that draw images"
     )
     parser.add_argument("--seconds", type=float, default=2.0, help="time for each measurement")
-    parser.add_argument("--name", help="file name without .json; environments, or environments-pixels")
+    parser.add_argument("--name", help="file name without .json; environments[-pixels or -jax]")
     parser.add_argument("--out", type=Path, help="folder for the JSON; none is written without it")
     options = parser.parse_args()
     least = {"count": (options.count, 1), "threads": (options.threads, 0)}
-    least |= {"processes": (min(options.processes), 1)}
+    least |= {"runs": (options.runs, 1), "processes": (min(options.processes), 1)}
     for name, (value, smallest) in least.items():
         if value < smallest:
             parser.error(f"{name}: {value} is not allowed; it must be at least {smallest}")
@@ -119,21 +188,27 @@ def parsed() -> argparse.Namespace:
 def main() -> None:
     """Measure, print a table, and write JSON if asked."""
     options = parsed()
-    rates = from_pixels(options) if options.pixels else from_states(options)
+    kind = "jax" if options.jax else "pixels" if options.pixels else ""
+    rates = {"jax": from_jax, "pixels": from_pixels, "": from_states}[kind](options)
     images = ", 64x64 images" if options.pixels else ""
-    show(rates, f"Agent steps/s{images}, {options.count} streams, action repeat 2, {cores()} cores")
+    streams = f"{options.runs} x {options.count}" if options.jax else str(options.count)
+    show(rates, f"Agent steps/s{images}, {streams} streams, action repeat 2, {cores()} cores")
     if options.out:
         machine = {"processor": platform.processor() or platform.machine(), "cores": cores()}
         packages = ["mujoco", "dm_control", *(["envpool"] if has_envpool() else [])]
+        if options.jax:
+            machine |= {"device": jax.devices()[0].device_kind}
+            packages += ["jax"]
         result = {
             "machine": machine,
             "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
             "date": time.strftime("%Y-%m-%d", time.gmtime()),
+            "runs": options.runs if options.jax else 1,
             "count": options.count,
             "action_repeat": 2,
             "agent_steps_per_second": rates,
         }
-        name = options.name or ("environments-pixels" if options.pixels else "environments")
+        name = options.name or "-".join(["environments", *filter(None, [kind])])
         path = options.out / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(result, indent=2) + "\n")

@@ -83,3 +83,15 @@ def test_a_wrong_option_is_refused_before_anything_is_written(name, tmp_path):
     with pytest.raises(ConfigError, match=r"^preset: '13m' is not a preset"):
         script.main(script.Options(preset=("13m",), out=tmp_path))
     assert not list(tmp_path.iterdir())
+
+
+def test_environments_written_in_jax(tmp_path, monkeypatch):
+    environments = scripts.load("benchmarks/environments.py")
+    typed = f"--jax jax:gpld.envs:CartPole --runs 2 --count 3 --seconds 0.01 --out {tmp_path}"
+    monkeypatch.setattr("sys.argv", ["environments.py", *typed.split()])
+    environments.main()
+    found = written(tmp_path / "environments-jax.json")
+    assert (found["runs"], found["count"]) == (2, 3)
+    rates = {name: rate for name, rate in found["agent_steps_per_second"].items() if name.startswith("jax:")}
+    assert list(rates) == [f"jax:gpld.envs:CartPole, {steps} a program" for steps in (1, 100)]
+    assert all(rate["agent steps/s"] > 0 for rate in rates.values())

@@ -10,7 +10,7 @@ import pytest
 from gpld import envs
 from gpld.config import ConfigError
 from tests.scripts import ROOT
-from tests.training.helpers import arguments, tiny
+from tests.training.helpers import lines
 
 PENALTY = (
     "import jax; from gpld import penalty; "
@@ -18,6 +18,12 @@ PENALTY = (
     "print(round(float(found.mean()), 4))"
 )
 """Each row of the softmax's Jacobian is (1 - 1/4)/4 once and -1/16 three times: 3/16 a distribution."""
+
+TRAINING = (
+    "cartpole-swingup --preset nano cpu --env-steps 2000 --replay.min-steps 200 --replay.train-ratio 32 "
+    "--eval.every 0 --log.every 20 --out run"
+)
+"""800 agent steps after the first 200, and an update for each eight of them."""
 
 OWN = {
     "JAX_COMPILATION_CACHE_DIR",
@@ -65,9 +71,8 @@ def test_the_wheel_trains(wheel, python, tmp_path):
         pytest.skip(f"there is no {python} here")
     programs = environment(tmp_path / "env", python, f"{wheel}[suite]")
     assert "STOPS" not in run(str(programs / "gpld"), "doctor", folder=tmp_path)
-    options = arguments(tiny(env_steps=400, agent={"compute": "float32"}, replay={"train_ratio": 6.0}))
-    run(str(programs / "gpld"), "train", *options, "--out", "run", folder=tmp_path)
-    assert (tmp_path / "run" / "checkpoints").is_dir()
+    run(str(programs / "gpld"), "train", *TRAINING.split(), folder=tmp_path)
+    assert lines(tmp_path / "run")[-1]["updates"] == 100
     assert run(str(programs / "python"), "-c", PENALTY, folder=tmp_path) == "0.1875\n"
 
 

@@ -1,4 +1,4 @@
-"""The checker of Gymnasium environments: explains to their authors what is wrong."""
+"""The checker of environments: explains to their authors what is wrong. Those in JAX have their own."""
 
 import contextlib
 from typing import Any
@@ -8,15 +8,20 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from gpld.envs._gymnasium import Factory, Issue, registered, space_issues
+from gpld.envs._jax_check import check_jax
 from gpld.envs._spaces import action_reader, action_width, flat_observation, observation_boxes
+from gpld.tasks import JAX_PREFIX
 
 
 def check(env: str | gymnasium.Env | Factory, *, steps: int = 300, seed: int = 0) -> list[Issue]:
-    """Try a Gymnasium environment and list what is wrong with it.
+    """Try an environment and list what is wrong with it.
 
     Steps it twice from the same seed with the same random actions, extreme ones among them. Takes a name
-    (`gym:Pendulum-v1`), an environment or a factory. An empty list means that nothing was found.
+    (`gym:Pendulum-v1`, `jax:module:name`), a Gymnasium environment or a factory of one. An empty list means
+    that nothing was found.
     """
+    if isinstance(env, str) and env.startswith(JAX_PREFIX):
+        return check_jax(env, steps, seed)
     if isinstance(env, gymnasium.Env):
         return _Check(env, steps, seed).run()
     factory = registered(env.removeprefix("gym:")) if isinstance(env, str) else env

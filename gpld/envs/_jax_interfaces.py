@@ -1,6 +1,6 @@
 """One stream of an environment written in JAX, whichever of two interfaces it has."""
 
-import importlib
+import sys
 from collections.abc import Callable
 from functools import partial
 from types import ModuleType
@@ -56,7 +56,7 @@ def find(task: str) -> Any:
         missing = isinstance(error, ModuleNotFoundError) and error.name == path.partition(".")[0]
         hint = f"; is {path} installed, or its folder in PYTHONPATH?" if missing else ""
         raise ConfigError(f"task {task!r} is not known: {error}{hint}") from None
-    module = importlib.import_module(path)
+    module = sys.modules[path]
     found = getattr(module, name, None)
     if path in REGISTRIES and (found is None or isinstance(found, ModuleType)):  # brax.envs.ant is a module
         found = partial(getattr(module, REGISTRIES[path]), name)

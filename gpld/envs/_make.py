@@ -83,13 +83,13 @@ def make(
     processes_of = {"hosts": hosts or Hosts(), "keep_hosts": hosts is not None}
     workers = min(count, processes or (own_cores if pixels else 1))
     drawing = {"render": render, "pixels": pixels}
-    return _suite(str(task), seeds, count, action_repeat, workers, **drawing, **processes_of, **watch)
+    return _of_suite(str(task), seeds, count, action_repeat, workers, **drawing, **processes_of, **watch)
 
 
-def _suite(task: str, *streams: Any, render: bool, pixels: bool, **options: Any) -> VectorEnv:
+def _of_suite(task: str, *streams: Any, render: bool, pixels: bool, **options: Any) -> VectorEnv:
     """A task of dm_control's suite, or why there is none."""
     try:
-        return _made_suite(task, *streams, render=render, pixels=pixels, **options)
+        return _suite(task, *streams, render=render, pixels=pixels, **options)
     except (ConfigError, EnvironmentFailure):
         raise
     except Exception as error:  # of whatever kind: MuJoCo, dm_control and PyOpenGL have many
@@ -107,7 +107,7 @@ def _envpool(task: str, threads: int, render: bool, **own: Any) -> VectorEnv:
     return EnvPoolEnv(task, **own, threads=threads)
 
 
-def _made_suite(
+def _suite(
     task: str,
     seeds: Callable[..., int],
     count: int,

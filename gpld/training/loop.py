@@ -224,15 +224,7 @@ class Training:
             self._to_device()
             _devices.wait_for_others("restored")  # before one of them writes
             self.logs: list[Logs] = []
-            for member, mark in zip(group.members, self._marks, strict=True) if _devices.writes() else []:
-                aside = milestones.set_aside(member.folder, after=self.env_steps)
-                resume_at, all_options = self.env_steps or None, options.flat(member.config)
-                logs = Logs(member.folder, member.config.log, all_options, resume_at=resume_at, mark=mark)
-                self.logs.append(stack.enter_context(logs))
-                messages += [f"set aside, because the run repeats it: {path}" for path in aside]
-                messages += [f"{member.name}: {logs.undone}"] if logs.undone else []
-                provenance.record(member.folder, self.env_steps)
-                write_spaces(member.folder, self.env.spaces)
+            messages += self._open_logs(stack) if _devices.writes() else []
             self.progress = stack.enter_context(
                 Progress(
                     shared.env_steps,
@@ -253,6 +245,20 @@ class Training:
 
     def __exit__(self, *error: object) -> None:
         self._stack.__exit__(*error)
+
+    def _open_logs(self, stack: ExitStack) -> list[str]:
+        """Begin to write to the folder of each run; messages about what is there."""
+        messages = []
+        for member, mark in zip(self.members, self._marks, strict=True):
+            aside = milestones.set_aside(member.folder, after=self.env_steps)
+            resume_at, all_options = self.env_steps or None, options.flat(member.config)
+            logs = Logs(member.folder, member.config.log, all_options, resume_at=resume_at, mark=mark)
+            self.logs.append(stack.enter_context(logs))
+            messages += [f"set aside, because the run repeats it: {path}" for path in aside]
+            messages += [f"{member.name}: {logs.undone}"] if logs.undone else []
+            provenance.record(member.folder, self.env_steps)
+            write_spaces(member.folder, self.env.spaces)
+        return messages
 
     def _on_devices(self, runs: Sequence[T]) -> list[T]:
         """One item for each run on the devices: the last run's is repeated to fill them."""

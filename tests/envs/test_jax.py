@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpld.config import ConfigError
-from gpld.envs import CartPole, EnvironmentFailure, _jax_interfaces, make
+from gpld.envs import CartPole, EnvironmentFailure, _jax_interfaces, check, make
 from tests.envs.helpers import actions, run, same
 
 OWN = "jax:tests.envs.jax_custom"
@@ -142,6 +142,22 @@ def test_what_cannot_be_used_is_told_in_a_line(task, message):
     with pytest.raises((ConfigError, EnvironmentFailure), match=message) as shown:
         make(task, count=1, seed=0)
     assert "\n" not in str(shown.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "found"),
+    [
+        ("jax:gpld.envs:CartPole", []),
+        (f"{OWN}:Clock", []),
+        (f"{OWN}:Alike", ["warning in seed: seeds 0 and 1 start alike: does reset use its key?"]),
+        (f"{OWN}:breaking", ["error in step: stream 0, step 3, action ["]),
+        (f"{OWN}:at_once", ["error in episode: all end at their first step: does reset clear the end?"]),
+        (f"{OWN}:Changes", [f"error in reset: {OWN}:Changes cannot be used: step returns another kind of"]),
+    ],
+)
+def test_the_checker_finds_what_is_wrong(task, found):
+    issues = [str(issue) for issue in check(task, steps=40)]
+    assert [issue[: len(own)] for issue, own in zip(issues, found, strict=True)] == found
 
 
 def test_there_are_no_pictures_and_no_other_backends():

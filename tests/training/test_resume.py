@@ -90,7 +90,12 @@ def test_killed_while_training_while_writing_and_while_starting(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "backend"),
-    [("cartpole-balance", "dm_control"), ("cartpole-balance", "envpool"), ("gym:Pendulum-v1", "gymnasium")],
+    [
+        ("cartpole-balance", "dm_control"),
+        ("cartpole-balance", "envpool"),
+        ("gym:Pendulum-v1", "gymnasium"),
+        ("jax:gpld.envs:CartPole", "auto"),
+    ],
 )
 def test_killed_many_times(tmp_path, task, backend):
     config = tiny(task, backend=backend, checkpoint=OFTEN)
