@@ -90,7 +90,7 @@ def test_convolutions_by_blocks_are_those_by_places(size):
     close(from_blocks(layer.of_blocks(in_blocks(x))), plain(x))
 
 
-@pytest.mark.parametrize("channels", [2, 20])
+@pytest.mark.parametrize("channels", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_layers_of_maps_are_the_plain_ones(channels):
     plain = noisy(nets.ConvLayer.init(channels, 3, 5, key=jax.random.key(0)), jax.random.key(1))
     layer = fused.replaced(plain, fused.FOR_GPUS)

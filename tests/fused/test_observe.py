@@ -89,6 +89,7 @@ def test_deferred_gradients_equal_autodiff(time, batch, blocks, width, layers, s
 SMALL = ModelConfig(deter=12, blocks=3, hidden=5, stoch=4, classes=3, units=4)
 
 
+@pytest.mark.slow
 def test_under_vmap_over_runs():
     runs = [example(SMALL, 5, 2, seed) for seed in range(3)]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *runs)

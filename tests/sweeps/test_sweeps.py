@@ -141,7 +141,8 @@ def areas(config, sweep, out, until):
     return found
 
 
-@pytest.mark.parametrize("number", [700, pytest.param(2000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [700, 2000])
 def test_a_halved_sweep_that_is_interrupted_decides_the_same(tmp_path, number):
     config = pole(**QUIET)
     run(config, halving((0,)), tmp_path / "a", task=Pole)
