@@ -95,3 +95,14 @@ def test_environments_written_in_jax(tmp_path, monkeypatch):
     rates = {name: rate for name, rate in found["agent_steps_per_second"].items() if name.startswith("jax:")}
     assert list(rates) == [f"jax:gpld.envs:CartPole, {steps} a program" for steps in (1, 100)]
     assert all(rate["agent steps/s"] > 0 for rate in rates.values())
+
+
+def test_foundations_agree_where_they_can_be_interpreted(tmp_path):
+    compare = scripts.load("benchmarks/foundations/compare.py")
+    options = compare.Options(runs=(2,), rows=128, deter=256, blocks=2, steps=1, repeats=1, out=tmp_path)
+    rows = compare.main(options)
+    assert {row["variant"].split(",")[0] for row in rows} == {"xla", "today", "Pallas", "jax-triton"}
+    errors = {row["variant"]: row["error"] for row in rows if "error" in row}
+    assert {"xla", "today", "Pallas, Triton, 64x64, 4 warps"} <= set(errors)
+    assert max(errors.values()) < 0.01
+    assert json.loads((tmp_path / "foundations.json").read_text())["rows"] == rows

@@ -1,0 +1,272 @@
+"""One kernel of a dream step on each foundation that kernels could stand on, timed side by side on a GPU.
+
+    python benchmarks/foundations/compare.py --runs 1 8
+
+It makes the next h of the block GRU from the activated hidden layer: a product with a block-diagonal matrix,
+and all gates. `xla` leaves all to XLA. `today` is a product by cuBLAS and a kernel of Pallas through Triton,
+as in training. The others are one kernel: in Pallas through Triton, in Triton itself through jax-triton, and
+in Pallas through Mosaic GPU. Those that are not installed, or do not compile, are left out by name. Writes
+`foundations.json`.
+"""
+
+import dataclasses
+import json
+import statistics
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import tyro
+from jax import ShapeDtypeStruct as Shape
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import BlockSpec
+from jaxtyping import Array, Float
+
+from gpld.fused import kernels
+from gpld.fused.kernels._step import follow
+from gpld.fused.kernels._tiles import At, Tile, call, products
+from gpld.training.provenance import provenance
+
+
+class Inputs(NamedTuple):
+    """Of one run."""
+
+    x: Float[Array, "G N own"]
+    weight: Float[Array, "G own wide"]
+    bias: Float[Array, " gates"]
+    h: Float[Array, "N D"]
+
+
+Outputs = tuple[Float[Array, "N D"], Float[Array, "G N own"]]
+"""The next h, as rows and by blocks."""
+
+
+def xla(x: Array, weight: Array, bias: Array, h: Array) -> Outputs:
+    """All by XLA."""
+    blocks, count, own = x.shape
+    gates = jax.lax.dot_general(x, weight, (((2,), (1,)), ((0,), (0,))), preferred_element_type=jnp.float32)
+    gates = gates + bias.reshape(blocks, 1, -1)
+    before = h.reshape(count, blocks, own).swapaxes(0, 1).astype(jnp.float32)
+    reset, candidate, update = jnp.split(gates, 3, axis=-1)
+    candidate = jnp.tanh(jax.nn.sigmoid(reset) * candidate)
+    update = jax.nn.sigmoid(update - 1)
+    after = (update * candidate + (1 - update) * before).astype(h.dtype)
+    return after.swapaxes(0, 1).reshape(h.shape), after
+
+
+def today(x: Array, weight: Array, bias: Array, h: Array) -> Outputs:
+    """The product by cuBLAS, the rest in a kernel."""
+    gates = jax.lax.dot_general(x, weight, (((2,), (1,)), ((0,), (0,))))
+    record = At(kernels.empty_record(h, 1), jnp.zeros(1, jnp.int32))
+    rows, blocks, _ = kernels.gru_blocks(gates, bias, h, record)
+    return rows, blocks
+
+
+def pallas_triton(x: Array, weight: Array, bias: Array, h: Array, *, tile: Tile) -> Outputs:
+    """One kernel of Pallas through Triton."""
+    (blocks, count, own), (rows, columns) = x.shape, tile[:2]
+    steps = own // columns
+
+    def kernel(x, weights, biases, h, out, by_block):
+        sums = products(lambda at: x[:, at], weights, tile)
+        gates = (y + b[...][None] for y, b in zip(sums, biases, strict=True))
+        after = follow(*gates, h[...].astype(jnp.float32)).astype(out.dtype)
+        out[...] = after
+        by_block[...] = after
+
+    row = BlockSpec((rows, columns), lambda n, g, j: (n, g * steps + j))
+    block = BlockSpec((None, rows, columns), lambda n, g, j: (g, n, j))
+    part = [
+        (weight, BlockSpec((None, own, columns), lambda n, g, j, i=i: (g, 0, i * steps + j)))
+        for i in range(3)
+    ]
+    shift = [(bias, BlockSpec((columns,), lambda n, g, j, i=i: ((3 * g + i) * steps + j,))) for i in range(3)]
+    return call(
+        kernel,
+        (count // rows, blocks, steps),
+        [(x, BlockSpec((None, rows, own), lambda n, g, j: (g, n, 0))), part, shift, (h, row)],
+        ((Shape(h.shape, h.dtype), row), (Shape(x.shape, h.dtype), block)),
+        tile,
+    )
+
+
+def mosaic_gpu(
+    x: Array, weight: Array, bias: Array, h: Array, *, rows: int = 64, columns: int = 64, parts: int = 4
+) -> Outputs:
+    """One kernel of Pallas through Mosaic GPU: weights stay in shared memory, and rows are streamed past."""
+    from jax.experimental.pallas import mosaic_gpu as gpu
+
+    blocks, count, own = x.shape
+    steps, tiles = own // columns, count // parts // rows
+    tiled, layout = (gpu.TilingTransform((8, 64)), gpu.SwizzleTransform(128)), gpu.Layout.WGMMA
+
+    def sigmoid(x):
+        return 1 / (1 + jnp.exp(-x))
+
+    def kernel(x, weight, bias, h, out, by_block, kept, loaded):
+        part, g, j = (jax.lax.axis_index(name) for name in ("part", "block", "column"))
+        for i in range(3):
+            columns_of = pl.ds(i * own + j * columns, columns)
+            gpu.copy_gmem_to_smem(weight.at[g, :, columns_of], kept.at[i], loaded)
+        gpu.barrier_wait(loaded)
+
+        def shift(i):
+            at = pl.ds((3 * g + i) * own + j * columns, columns)
+            values = gpu.load(bias, at, layout=layout.reduce(0), optimized=False)
+            return jax.lax.broadcast_in_dim(values, (rows, columns), (1,))
+
+        def tile(_, x, before, out, by_block):
+            def product(*sums):
+                for i, total in enumerate(sums):
+                    gpu.wgmma(total, x, kept.at[i])
+                gpu.wgmma_wait(0)
+                return [total[...] for total in sums]
+
+            sums = pl.run_scoped(product, *[gpu.ACC((rows, columns), jnp.float32)] * 3)
+            reset, candidate, update = (y + shift(i) for i, y in enumerate(sums))
+            candidate = 2 * sigmoid(2 * sigmoid(reset) * candidate) - 1
+            update = sigmoid(update - 1)
+            h = gpu.load(before, (), layout=layout).astype(jnp.float32)
+            after = (update * candidate + (1 - update) * h).astype(out.dtype)
+            out[...] = after
+            by_block[...] = after
+
+        row = gpu.BlockSpec((rows, columns), lambda n: (part * tiles + n, g * steps + j), transforms=tiled)
+        block = gpu.BlockSpec((rows, columns), lambda n: (part * tiles + n, j), transforms=tiled)
+        whole = gpu.BlockSpec((rows, own), lambda n: (part * tiles + n, 0), transforms=tiled)
+        pipeline = gpu.emit_pipeline(
+            tile, grid=(tiles,), max_concurrent_steps=2, in_specs=[whole, row], out_specs=[row, block]
+        )
+        pipeline(x.at[g], h, out, by_block.at[g])
+
+    return gpu.kernel(
+        kernel,
+        out_shape=[Shape(h.shape, h.dtype), Shape(x.shape, h.dtype)],
+        grid=(parts, blocks, steps),
+        grid_names=("part", "block", "column"),
+        scratch_shapes=[gpu.SMEM((3, own, columns), x.dtype, transforms=tiled), gpu.Barrier(num_arrivals=3)],
+        compiler_params=gpu.CompilerParams(approx_math=True),
+    )(x, weight, bias, h)
+
+
+def jax_triton(x: Array, weight: Array, bias: Array, h: Array, *, tile: Tile) -> Outputs:
+    """One kernel of Triton itself, of arrays with a leading axis of runs: it cannot be mapped over."""
+    import jax_triton
+    import kernel_in_triton
+
+    runs, blocks, count, own = x.shape
+    return jax_triton.triton_call(
+        *(x, weight, bias, h, count, blocks),
+        kernel=kernel_in_triton.next_h,
+        out_shape=[Shape(h.shape, h.dtype), Shape(x.shape, h.dtype)],
+        grid=(count // tile.rows, blocks * (own // tile.columns), runs),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        DEPTH=tile.depth,
+        OWN=own,
+    )
+
+
+TILES = (
+    Tile(rows=128, columns=64, depth=64, warps=8, stages=3),
+    Tile(rows=64, columns=64, depth=64, warps=4, stages=3),
+    Tile(rows=128, columns=32, depth=64, warps=4, stages=4),
+    Tile(rows=64, columns=128, depth=64, warps=8, stages=3),
+)
+
+
+def variants() -> dict[str, Callable[..., Outputs]]:
+    """All that are timed, of arrays with a leading axis of runs."""
+    found: dict[str, Callable[..., Outputs]] = {"xla": jax.vmap(xla), "today": jax.vmap(today)}
+    for tile in TILES:
+        name = f"{tile.rows}x{tile.columns}, {tile.warps} warps"
+        found[f"Pallas, Triton, {name}"] = jax.vmap(partial(pallas_triton, tile=tile))
+        found[f"jax-triton, {name}"] = partial(jax_triton, tile=tile)
+    for parts in (2, 4, 8):
+        found[f"Pallas, Mosaic GPU, {parts} parts"] = jax.vmap(partial(mosaic_gpu, parts=parts))
+    return found
+
+
+@dataclasses.dataclass
+class Options:
+    """Options of the benchmark."""
+
+    runs: tuple[int, ...] = (1, 8)
+    """Runs in one program."""
+    rows: int = 1024
+    """States of each."""
+    deter: int = 2048
+    """Size of h."""
+    blocks: int = 8
+    """Its blocks."""
+    steps: int = 50
+    """Steps in one timed call."""
+    repeats: int = 9
+    """Timed calls; their median is reported."""
+    out: Path = dataclasses.field(default=Path("results"), repr=False)
+    """Folder for the JSON."""
+
+
+def random_inputs(options: Options, runs: int) -> Inputs:
+    """Numbers of the sizes that a trained agent has."""
+    own = options.deter // options.blocks
+    keys = jax.random.split(jax.random.key(0), 4)
+    shapes = (
+        (runs, options.blocks, options.rows, own),
+        (runs, options.blocks, own, 3 * own),
+        (runs, 3 * options.deter),
+        (runs, options.rows, options.deter),
+    )
+    x, weight, bias, h = (jax.random.normal(key, shape) for key, shape in zip(keys, shapes, strict=True))
+    half = jnp.bfloat16
+    return Inputs(x.astype(half), (weight / own**0.5).astype(half), bias, jnp.tanh(h).astype(half))
+
+
+def measure(step: Callable[..., Outputs], inputs: Inputs, options: Options) -> dict[str, float]:
+    """Microseconds of a step, and how far its result is from that of float32."""
+    exact = jax.jit(jax.vmap(xla))(*(x.astype(jnp.float32) for x in inputs))
+    found = jax.jit(step)(*inputs)
+    far = [jnp.abs(a - b.astype(jnp.float32)).max() for a, b in zip(exact, found, strict=True)]
+
+    def steps(inputs: Inputs) -> Outputs:
+        def one(_: int, carry: Outputs) -> Outputs:
+            return tuple(step(*inputs[:3], carry[0]))
+
+        return jax.lax.fori_loop(0, options.steps, one, (inputs.h, jnp.zeros_like(inputs.x)))
+
+    compiled = jax.jit(steps).lower(inputs).compile()
+    jax.block_until_ready(compiled(inputs))
+    times = []
+    for _ in range(options.repeats):
+        begin = time.perf_counter()
+        jax.block_until_ready(compiled(inputs))
+        times.append((time.perf_counter() - begin) / options.steps * 1e6)
+    return {"us": statistics.median(times), "spread": max(times) - min(times), "error": float(max(far))}
+
+
+def main(options: Options) -> list[dict]:
+    """Measure, print and write."""
+    rows: list[dict] = []
+    record = {"provenance": provenance(), "options": str(options), "rows": rows}
+    options.out.mkdir(parents=True, exist_ok=True)
+    for runs in options.runs:
+        inputs = random_inputs(options, runs)
+        for name, step in variants().items():
+            try:
+                found = measure(step, inputs, options)
+            except Exception as error:  # of whatever kind: the others are timed
+                found = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
+            rows.append({"runs": runs, "variant": name, **found})
+            print(json.dumps(rows[-1]), flush=True)
+            (options.out / "foundations.json").write_text(json.dumps(record, indent=2) + "\n")
+    return rows
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))
