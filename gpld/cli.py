@@ -62,10 +62,15 @@ def doctor(arguments: Sequence[str]) -> int:
 
 def tasks(arguments: Sequence[str]) -> int:
     """List the tasks of the benchmark, and the trained agents that come with this package."""
-    argparse.ArgumentParser("gpld tasks", description=tasks.__doc__).parse_args(arguments)
-    from gpld.envs import tasks_table
+    parser = argparse.ArgumentParser("gpld tasks", description=tasks.__doc__)
+    parser.add_argument("--all", action="store_true", help="every task, a line each, also EnvPool's own")
+    every = parser.parse_args(arguments).all
+    from gpld.envs import all_tasks_text, tasks_table
     from gpld.training import score
 
+    if every:
+        print(all_tasks_text())
+        return 0
     _print(tasks_table())
     _print(score.agents_table())
     return 0

@@ -52,6 +52,21 @@ _DEMO = {
     "eval": {"every": 1000},
 }
 
+_ATARI = {
+    "env_steps": 200_000_000,
+    "agent": {"behavior": {"horizon": 15}},
+    "env": {"action_repeat": 4},
+    "replay": {"train_ratio": 32.0},
+    "eval": {"every": 250_000},
+}
+
+_CRAFTER = {
+    "env_steps": 1_000_000,
+    "agent": {"behavior": {"horizon": 15}},
+    "env": {"count": 1, "action_repeat": 1},
+    "replay": {"train_ratio": 512.0},
+}
+
 PRESETS: Mapping[str, Preset] = {
     "nano": Preset("0.1M parameters, small batches: an agent for a laptop", _NANO),
     "demo": Preset("60k parameters, 96k env steps: cartpole-swingup in minutes on two cores", _DEMO),
@@ -68,6 +83,8 @@ PRESETS: Mapping[str, Preset] = {
     "gpu": Preset("bfloat16 arithmetic, unrolled scans", {"agent": {"compute": "bfloat16", "unroll": 8}}),
     "quadruped": Preset("the paper's quadruped tasks: 4M env steps", {"env_steps": 4_000_000}),
     "pixels": Preset("the suite from 64x64 images", {"env": {"pixels": True}}),
+    "atari": Preset("DreamerV3's Atari for envpool:Pong-v5 and others: 200M env steps", _ATARI),
+    "crafter": Preset("DreamerV3's Crafter for gym:gpld.envs.crafter:Crafter-v1: 1M env steps", _CRAFTER),
 }
 
 

@@ -73,7 +73,8 @@ def spaces(name: str) -> Spaces:
 def tasks_table() -> Table:
     """The tasks of the benchmark as a table for the terminal."""
     others = (
-        "Any other task of dm_control's suite goes by its name, such as fish-swim; Gymnasium's by gym:ID."
+        "Any other task of dm_control's suite goes by its name, such as fish-swim; Gymnasium's by gym:ID, "
+        "EnvPool's by envpool:ID. `gpld tasks --all` lists more."
     )
     table = Table(title=f"Tasks, on {' or '.join(tasks()[0].backends)}", caption=others)
     for column in ("task", "group", "observations", "actions"):

@@ -138,7 +138,7 @@ class _Check:
             if array.dtype != box.dtype:
                 self.warning(key, "type", f"type {array.dtype} {when}, its space says {box.dtype}")
             if not np.isfinite(array).all():
-                self.error(key, "finite", f"not finite {when}: {array.tolist()}")
+                self.error(key, "finite", f"not finite {when}: {_values(array)}")
             elif (out := (array < box.low) | (array > box.high)).any():
                 where = tuple(np.argwhere(out)[0].tolist())
                 bounds = f"[{box.low[where]:g}, {box.high[where]:g}]"
@@ -178,7 +178,7 @@ class _Check:
             again = obs2 | {"reward": reward2}
             for key, value in (obs | {"reward": reward}).items():
                 if not np.array_equal(np.asarray(value), np.asarray(again.get(key)), equal_nan=True):
-                    values = f"{np.asarray(value).tolist()} and {np.asarray(again.get(key)).tolist()}"
+                    values = f"{_values(value)} and {_values(again.get(key))}"
                     problem = f"the same seed {self.seed} and actions gave {values} at step {t}"
                     self.warning(key, "repeat", f"{problem}: runs cannot be repeated or resumed exactly")
                     return
@@ -193,5 +193,12 @@ class _Check:
 
 
 def _kind(value: Any) -> str:
-    shown = repr(value)
-    return f"{type(value).__name__} {shown if len(shown) <= 60 else shown[:57] + '...'}"
+    return f"{type(value).__name__} {_short(repr(value))}"
+
+
+def _values(value: Any) -> str:
+    return _short(str(np.asarray(value).tolist()))
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -48,10 +48,12 @@ class Family(NamedTuple):
     """Whether its images have their channels first."""
     hidden: tuple[str, ...] = ()
     """Observations that are not for the agent."""
+    alike: bool = False
+    """Whether all its tasks have the same observations and actions."""
 
 
 FAMILIES = {
-    "atari": Family("Atari", _PICTURE | _ATARI, skips=True, channels_first=True),
+    "atari": Family("Atari", _PICTURE | _ATARI, skips=True, channels_first=True, alike=True),
     "box2d": Family("Box2D"),
     "classic_control": Family("classic control"),
     "gfootball": Family("Google Research Football"),
@@ -65,11 +67,16 @@ FAMILIES = {
     "mujoco.playground": Family("MuJoCo Playground", hidden=("privileged_state",)),
     "mujoco.robotics": Family("Gymnasium Robotics"),
     "pgx": Family("Pgx"),
-    "procgen": Family("Procgen", {"channel_first": False}),
+    "procgen": Family("Procgen", {"channel_first": False}, alike=True),
     "toy_text": Family("toy text"),
     "vizdoom": Family("ViZDoom", _PICTURE | {"use_combined_action": True}, skips=True, channels_first=True),
 }
 """By module of EnvPool's."""
+
+
+def family_of(module: str) -> Family:
+    """The family of a module of EnvPool's; a plain one where a later EnvPool has more."""
+    return FAMILIES.get(module, Family(module))
 
 
 def pool_tasks() -> dict[str, str]:
@@ -94,8 +101,7 @@ class PoolTask:
         known = _registry()
         if self.name not in known:
             raise _unknown(self.name, tuple(known))
-        module = known[self.name][0].removeprefix("envpool.")
-        self.family = FAMILIES.get(module, Family(module))
+        self.family = family_of(known[self.name][0].removeprefix("envpool."))
         self.action_repeat = 1 if self.family.skips else action_repeat
         """How often an action must be repeated that EnvPool does not repeat itself."""
         self._settings = dict(self.family.settings)
@@ -108,7 +114,7 @@ class PoolTask:
         with _quiet():
             space, self._space = spec.action_space, spec.observation_space
         if problem := action_problem(space):
-            raise ConfigError(f"task: the agent cannot act in {task}: {problem}")
+            raise ConfigError(f"task: {task} has actions that the agent cannot take: {problem}")
         hidden, first = self.family.hidden, self.family.channels_first
         self._parts = {
             key: _part(box, first)
