@@ -191,7 +191,8 @@ def test_fractional_updates_are_counted_without_drift(ratio, batch, length, coun
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_is_valid_and_described_in_a_line(name):
-    validate(with_presets(BASE, [name]))
+    task = "envpool:Pong-v5" if name == "atari100k" else "walker-walk"
+    validate(with_presets(Config(task), [name]))
     assert 5 < len(PRESETS[name].description) < 80
 
 
@@ -207,6 +208,16 @@ def test_sizes_scale_by_their_classes(classes):
 
 def test_the_default_agent_is_the_12m_one_of_the_paper():
     assert with_presets(BASE, ["12m"]) == BASE
+
+
+def test_atari_and_crafter_are_dreamerv3_s():
+    atari, crafter = (with_presets(BASE, [name]) for name in ("atari", "crafter"))
+    assert (atari.agent_steps, atari.replay.train_ratio, atari.env.count) == (50_000_000, 32.0, 16)
+    assert (crafter.agent_steps, crafter.replay.train_ratio, crafter.env.count) == (1_000_000, 512.0, 1)
+    short = with_presets(BASE, ["atari", "atari100k"])
+    assert (short.agent_steps, short.replay.train_ratio, short.env.count) == (100_000, 256.0, 1)
+    assert short.env.keyword_arguments == {"repeat_action_probability": 0.0, "full_action_space": False}
+    assert {c.agent.behavior.horizon for c in (atari, crafter, short)} == {15}
 
 
 def test_presets_apply_from_left_to_right():

@@ -202,7 +202,7 @@ class EnvConfig:
     limit: int = 1000
     """Env steps after which an episode of a task jax:module:name is cut; others have limits of their own."""
     kwargs: tuple[str, ...] = ()
-    """Arguments of a task gym:Name-v0, NAME=VALUE each: numbers, true, false, lists in brackets, or text."""
+    """Arguments of gym:Name-v0 or envpool:Name-v0, NAME=VALUE: a number, true, false, [a list] or text."""
     pickle: bool = False
     """Pickle states that are more than arrays; resuming then runs what is in them: only your own folders."""
 

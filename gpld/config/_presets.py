@@ -60,6 +60,17 @@ _ATARI = {
     "eval": {"every": 250_000},
 }
 
+_ATARI_100K = {
+    "env_steps": 400_000,
+    "agent": {"behavior": {"horizon": 15}},
+    "env": {
+        "count": 1,
+        "action_repeat": 4,
+        "kwargs": ("repeat_action_probability=0.0", "full_action_space=false"),
+    },
+    "replay": {"train_ratio": 256.0},
+}
+
 _CRAFTER = {
     "env_steps": 1_000_000,
     "agent": {"behavior": {"horizon": 15}},
@@ -84,6 +95,9 @@ PRESETS: Mapping[str, Preset] = {
     "quadruped": Preset("the paper's quadruped tasks: 4M env steps", {"env_steps": 4_000_000}),
     "pixels": Preset("the suite from 64x64 images", {"env": {"pixels": True}}),
     "atari": Preset("DreamerV3's Atari for envpool:Pong-v5 and others: 200M env steps", _ATARI),
+    "atari100k": Preset(
+        "the same with 400k env steps, no sticky actions, and a game's own actions", _ATARI_100K
+    ),
     "crafter": Preset("DreamerV3's Crafter for gym:gpld.envs.crafter:Crafter-v1: 1M env steps", _CRAFTER),
 }
 

@@ -261,8 +261,9 @@ def _check_jax_task(config: Config) -> None:
 
 def _check_kwargs(config: Config) -> None:
     kwargs = config.env.kwargs
-    if kwargs and not config.task.startswith(GYM_PREFIX):
-        raise _refuse("env.kwargs", kwargs, f"empty for {config.task}; it is for {GYM_PREFIX}Name-v0")
+    if kwargs and not config.task.startswith((GYM_PREFIX, POOL_PREFIX)):
+        named = f"{GYM_PREFIX}Name-v0 and {POOL_PREFIX}Name-v0"
+        raise _refuse("env.kwargs", kwargs, f"empty for {config.task}; it is for {named}")
     for word in kwargs:
         if not re.fullmatch(r"[^\W\d]\w*=.*", word, re.DOTALL):
             raise _refuse("env.kwargs", kwargs, "NAME=VALUE each, such as gravity=9.81")

@@ -2,7 +2,7 @@
 
 import itertools
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -191,8 +191,9 @@ class EnvPoolTask(_Pools):
         action_repeat: int = 2,
         evaluation: bool = False,
         render: bool = False,
+        kwargs: Mapping[str, Any] | None = None,
     ):
-        self._task = PoolTask(task, action_repeat, render=render)
+        self._task = PoolTask(task, action_repeat, render=render, kwargs=kwargs)
         super().__init__(self._task.spaces, count)
         self._seed = lambda i: stream_seed(seed, i, evaluation=evaluation, restart=int(self._made[i]))
         self._made = np.zeros(count, np.int64)

@@ -3,14 +3,14 @@
 import difflib
 import importlib.metadata
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-from gymnasium.spaces import Discrete, Space
+from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
-from gpld.config import ConfigError
+from gpld.config import ConfigError, suggestion
 from gpld.envs._base import EnvironmentFailure
 from gpld.envs._gymnasium import IMAGE_SIDES, is_image
 from gpld.envs._spaces import (
@@ -34,6 +34,12 @@ _ATARI = {
 
 CLASSES = 1000
 """A discrete observation of at most so many values is one-hot; one of more is a number, such as a count."""
+
+OWN_SETTINGS = (
+    *("num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset"),
+    *("seed", "env_seed", "base_path", "gym_reset_return_info"),
+)
+"""Settings of EnvPool's that are not the user's."""
 
 
 class Family(NamedTuple):
@@ -96,7 +102,14 @@ def _registry() -> dict[str, tuple[str, str, dict[str, Any]]]:
 class PoolTask:
     """A task of EnvPool's: how its environments are made, and what the agent sees and does in them."""
 
-    def __init__(self, task: str, action_repeat: int = 1, *, render: bool = False):
+    def __init__(
+        self,
+        task: str,
+        action_repeat: int = 1,
+        *,
+        render: bool = False,
+        kwargs: Mapping[str, Any] | None = None,
+    ):
         self.task, self.name = task, task.removeprefix(POOL_PREFIX)
         known = _registry()
         if self.name not in known:
@@ -105,6 +118,7 @@ class PoolTask:
         self.action_repeat = 1 if self.family.skips else action_repeat
         """How often an action must be repeated that EnvPool does not repeat itself."""
         self._settings = dict(self.family.settings)
+        self._take(kwargs or {}, self._spec().config._fields)
         spec = self._spec()
         if self.family.skips:
             frames = spec.config.max_episode_steps * spec.config.frame_skip
@@ -112,7 +126,7 @@ class PoolTask:
         if (players := spec.config.max_num_players) > 1:
             raise ConfigError(f"task: {task} is for {players} players, and the agent is one")
         with _quiet():
-            space, self._space = spec.action_space, spec.observation_space
+            space, self._space = _discrete(spec.action_space), spec.observation_space
         if problem := action_problem(space):
             raise ConfigError(f"task: {task} has actions that the agent cannot take: {problem}")
         hidden, first = self.family.hidden, self.family.channels_first
@@ -146,6 +160,16 @@ class PoolTask:
         """The agent's action `[A]` for a pool of one environment."""
         return np.asarray(self._act(action))[None]
 
+    def _take(self, kwargs: Mapping[str, Any], known: Sequence[str]) -> None:
+        """Settings of EnvPool's that the user has for the task."""
+        own = (*OWN_SETTINGS, *(["frame_skip"] if self.family.skips else []))
+        allowed = tuple(name for name in known if name not in own)
+        for name in kwargs:
+            if name not in allowed:
+                near = suggestion(name, allowed) or f"; it has {', '.join(allowed)}"
+                raise ConfigError(f"env.kwargs: {name!r} is no setting of {self.task}{near}")
+        self._settings |= kwargs
+
     def _spec(self) -> Any:
         import envpool
 
@@ -166,6 +190,13 @@ class _Part(NamedTuple):
     shape: tuple[int, ...]
     read: Callable[[np.ndarray], np.ndarray]
     image: bool = False
+
+
+def _discrete(space: Space) -> Space:
+    """Several whole numbers as the choices that they are."""
+    if isinstance(space, Box) and np.issubdtype(space.dtype, np.integer):
+        return MultiDiscrete(space.high - space.low + 1, dtype=space.dtype, start=space.low)
+    return space
 
 
 def _part(box: Space, channels_first: bool) -> _Part:

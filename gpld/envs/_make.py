@@ -62,7 +62,7 @@ def make(
     processes for the next one. For environments written in Python, `timeout` (seconds) and `restart_limit`
     are as `SerialEnv` describes, and `check` tries a Gymnasium environment for a few steps first, to explain
     mistakes. `pickles` lets them save states that are more than arrays and JSON, and run what such a state
-    holds when it is restored. `kwargs` are arguments of an environment in Gymnasium's registry.
+    holds when it is restored. `kwargs` are arguments of an environment in Gymnasium's or EnvPool's registry.
     """
     _at_least(1, count=count, action_repeat=action_repeat, share=share, limit=limit)
     _at_least(0, seed=seed, threads=threads, processes=processes)
@@ -72,7 +72,7 @@ def make(
         raise ConfigError(f"pixels are for tasks of the suite; let {task} give images as observations")
     if chosen == "envpool":
         own = {"count": count, "seed": seed, "action_repeat": action_repeat, "evaluation": evaluation}
-        return _envpool(str(task), threads or own_cores, render, **own)
+        return _envpool(str(task), threads or own_cores, render, kwargs, **own)
     seeds = partial(stream_seed, seed, evaluation=evaluation)
     if chosen == "jax":
         return JaxEnv(jax_task(str(task), action_repeat, limit), [*map(seeds, range(count))], restart_limit)
@@ -98,12 +98,14 @@ def _of_suite(task: str, *streams: Any, render: bool, pixels: bool, **options: A
         raise EnvironmentFailure(f"{task} cannot be made here: {reason}") from error
 
 
-def _envpool(task: str, threads: int, render: bool, **own: Any) -> VectorEnv:
+def _envpool(
+    task: str, threads: int, render: bool, kwargs: Mapping[str, Any] | None, **own: Any
+) -> VectorEnv:
     """A task of the benchmark on EnvPool, or one of EnvPool's own."""
     from gpld.envs._envpool import EnvPoolEnv, EnvPoolTask
 
     if _is_of(POOL_PREFIX, task):
-        return EnvPoolTask(task, **own, render=render)
+        return EnvPoolTask(task, **own, render=render, kwargs=kwargs)
     return EnvPoolEnv(task, **own, threads=threads)
 
 

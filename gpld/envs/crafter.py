@@ -1,13 +1,14 @@
-"""Crafter for Gymnasium: the task `gym:gpld.envs.crafter:Crafter-v1`, with the package `crafter` installed."""
+"""Crafter for Gymnasium, as the task `gym:gpld.envs.crafter:Crafter-v1`; it needs the package `crafter`."""
 
-from typing import Any
+import importlib
+from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete
 
 try:
-    import crafter  # pyright: ignore[reportMissingImports]
+    crafter = importlib.import_module("crafter")
 except ModuleNotFoundError:
     raise ImportError("Crafter is not installed: pip install crafter") from None
 
@@ -15,7 +16,7 @@ except ModuleNotFoundError:
 class Crafter(gymnasium.Env):
     """Crafter with rewards, seen as images of 64x64. It speaks an interface from before Gymnasium."""
 
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}
+    metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}
 
     def __init__(self, render_mode: str | None = None):
         self.render_mode = render_mode

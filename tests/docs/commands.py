@@ -56,6 +56,7 @@ LEFT_OUT = {
     r"gpld cost": "compiles ten programs, which takes minutes; tests/analysis/test_cost.py calls it",
     r"PYTHONPATH=\. gpld train (gym|jax):springs:.+": "needs the reader's module; tests/envs has some",
     r"gpld train jax:(brax|mujoco_playground|gymnax).+": "needs their packages; tests/envs/test_jax.py",
+    r"gpld train gym:gpld\.envs\.crafter:.+": "needs Crafter; tests/envs/test_crafter.py has a stand-in",
     r"gpld train .+ --env\.pixels": "draws for minutes without a GPU; tests/training/test_images.py",
     r"gpld train .+ --sweep .+": "names options that would be made small, too; tests/sweeps has some",
     r"gpld train .+ --distributed .+": "needs two machines; tests/training/test_devices.py has two processes",

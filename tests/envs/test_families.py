@@ -18,6 +18,10 @@ SPACES = {
     "LunarLander-v3": ({"observation": (8,)}, 4),
     "CartPole-v1": ({"observation": (4,)}, 2),
     "Highway-v0": ({"observation": (5, 5)}, 5),
+    "Cleaner-v0": (
+        {"action_mask": (3, 4), "agents_locations": (3, 2), "grid": (10, 10), "step_count": (101,)},
+        64,
+    ),
     "Snake-v1": ({"action_mask": (4,), "grid": (12, 12, 5), "step_count": ()}, 4),
     "MiniGrid-Dynamic-Obstacles-6x6-v0": ({"direction": (4,), "image": (7, 7, 3), "mission": (96,)}, 3),
     "PendulumSwingup-v1": ({"orientation": (2,), "velocity": (1,)}, 1),
@@ -163,14 +167,35 @@ def test_images_have_their_channels_last():
         ("qqq", r"^task 'envpool:qqq' is not known: `gpld tasks --all` lists those of EnvPool \d"),
         ("TicTacToe-v1", r"task: envpool:TicTacToe-v1 is for 2 players, and the agent is one"),
         (
-            "BinPack-v2",
-            r"task: envpool:BinPack-v2 has actions that the agent cannot take: its space is Box\(0, \[39 19\]",
+            "Deathmatch-v1",
+            r"v1 has actions that the agent cannot take: its space is Discrete\(4536\) with 4,536",
         ),
     ],
 )
 def test_what_cannot_be_trained_on_is_told_by_name(name: str, message: str):
     with pytest.raises(ConfigError, match=message):
         make(f"envpool:{name}", count=1, seed=0)
+
+
+def test_settings_of_envpool_are_taken_by_name():
+    task = PoolTask("envpool:Pong-v5", 4, kwargs={"full_action_space": False, "img_height": 80})
+    assert (dict(task.spaces.obs), task.spaces.actions) == ({"observation": (80, 64, 3)}, 6)
+    for name, message in (
+        (
+            "full_actions",
+            r"env.kwargs: 'full_actions' is no setting of envpool:Pong-v5; did you mean full_action_s",
+        ),
+        ("seed", r"env.kwargs: 'seed' is no setting of envpool:Pong-v5; "),
+        ("frame_skip", r"env.kwargs: 'frame_skip' is no setting of envpool:Pong-v5; "),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            PoolTask("envpool:Pong-v5", kwargs={name: 1})
+
+
+def test_several_whole_numbers_are_one_choice():
+    task = PoolTask("envpool:BinPack-v2")
+    assert (task.spaces.actions, task.spaces.discrete) == (40 * 20, True)
+    assert task.action(np.eye(800)[27]).tolist() == [[1, 7]]
 
 
 @pytest.mark.parametrize("error", [ImportError, RuntimeError])
