@@ -1,16 +1,17 @@
 """`gpld sensitivity`, `gpld quality` and `gpld cost`: measurements in files, figures and tables."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from gpld import files
 from gpld.analysis.tables import cell, rich_table
-from gpld.config import Config, check_numbers, with_presets
+from gpld.config import Config, ConfigError, check_numbers, with_presets
 
 if TYPE_CHECKING:
     import pandas
@@ -74,6 +75,17 @@ class CostOptions:
 
     preset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
     """Presets of the agent; by default 12m gpu on a GPU, nano cpu elsewhere."""
+    settings: Annotated[
+        tuple[str, ...], tyro.conf.arg(metavar="RHO,POST,PRIOR [...]", help_behavior_hint="")
+    ] = ()
+    """Penalties to time: rho, lambda_post and lambda_prior of each; by default the twelve of the paper."""
+    estimators: Annotated[
+        tuple[Literal["vjp", "probes", "exact"], ...], tyro.conf.arg(metavar="NAME [...]")
+    ] = (
+        "vjp",
+        "probes",
+    )
+    """How each is estimated: by products, in closed form, or exactly."""
     runs: int = 1
     """Runs in one program."""
     updates: int = 16
@@ -88,21 +100,28 @@ def cost(arguments: Sequence[str], description: str) -> int:
     """`gpld cost`."""
     options = tyro.cli(CostOptions, prog="gpld cost", description=description, args=list(arguments))
     check_numbers(options, "runs", "updates", "repeats")
-    with_presets(Config("walker-walk"), options.preset)  # a wrong name is an error before JAX is loaded
+    # Mistakes are errors before JAX is loaded.
+    with_presets(Config("walker-walk"), options.preset)
+    chosen = [_weights(text) for text in options.settings]
     import jax
     from rich.console import Console
     from rich.progress import track
 
     from gpld import machine
-    from gpld.analysis.cost import measure as overheads, print_progress, table
+    from gpld.analysis.cost import Setting, measure as overheads, paper_settings, print_progress, table
     from gpld.analysis.tables import render
 
     machine.use_compilation_cache()
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
     presets, console = options.preset or fitting, Console()
-    console.print(f"presets {' '.join(presets)}, on {jax.devices()[0].device_kind}")
+    weights = chosen or list(dict.fromkeys(setting[:3] for setting in paper_settings()))
+    settings = [Setting(*own, estimator) for own in weights for estimator in options.estimators]
+    count = f"{len(settings)} setting{'s' if len(settings) > 1 else ''}"
+    about = f"the baseline and {count} (--settings and --estimators choose)"
+    console.print(f"presets {' '.join(presets)}, on {jax.devices()[0].device_kind}: {about}", soft_wrap=True)
     rows = overheads(
         with_presets(Config("walker-walk"), presets),
+        settings,
         runs=options.runs,
         updates=options.updates,
         repeats=options.repeats,
@@ -111,6 +130,18 @@ def cost(arguments: Sequence[str], description: str) -> int:
     print(render(table(rows, title="time of updates with and without the penalty"), "terminal"))
     console.print(*_save("cost", rows, rows, options.out), soft_wrap=True)
     return 0
+
+
+def _weights(text: str) -> tuple[float, float, float]:
+    """rho, lambda_post and lambda_prior of a setting."""
+    allowed = "RHO,POST,PRIOR, such as 0.5,0.5,0: rho in (0, 1] and weights that are not both 0"
+    try:
+        rho, posterior, prior = map(float, text.split(","))
+    except ValueError:
+        raise ConfigError(f"settings: {text!r} is not allowed; it must be {allowed}") from None
+    if not 0 < rho <= 1 or min(posterior, prior) < 0 or not 0 < posterior + prior < math.inf:
+        raise ConfigError(f"settings: {text!r} is not allowed; it must be {allowed}")
+    return rho, posterior, prior
 
 
 def _save(

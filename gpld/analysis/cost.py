@@ -24,6 +24,7 @@ from gpld.analysis.tables import NOTHING, Table
 from gpld.config import AgentConfig, Config, override
 from gpld.display.curve import COLOURS
 from gpld.profiling import random_batch
+from gpld.training.duration import in_words
 from gpld.types import Spaces
 
 if TYPE_CHECKING:
@@ -274,9 +275,12 @@ def _paper() -> dict[tuple[float, ...], dict[str, float]]:
 
 
 def print_progress(items: list[Any], what: str) -> Iterable[Any]:
-    """The items, with a printed line for each, for logs."""
-    for number, item in enumerate(items, 1):
-        print(f"{what}: {number} of {len(items)}", flush=True)
+    """The items, with a printed line for each and what it leaves to wait for, for logs."""
+    begin = time.monotonic()
+    for number, item in enumerate(items):
+        left = (time.monotonic() - begin) / number * (len(items) - number) if number else 0.0
+        wait = f", about {in_words(left)} left" if number else ""
+        print(f"{what}: {number + 1} of {len(items)}{wait}", flush=True)
         yield item
 
 

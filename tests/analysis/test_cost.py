@@ -174,9 +174,25 @@ def test_the_command_writes_the_papers_table(monkeypatch, tmp_path, capsys):
     assert line[4:6] == ["1.100 \u00b1 0.000", "1.68 \u00b1 0.100"]
 
 
+def test_the_command_times_chosen_settings(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(cost, "Program", Clock)
+    chosen = ["--settings", "0.5,0.5,0", "1,0.1,0.1", "--estimators", "probes"]
+    assert cli.main(["cost", "--preset", "nano", "cpu", *chosen, "--out", str(tmp_path)]) == 0
+    rows = pandas.read_csv(tmp_path / "cost.csv", keep_default_na=False)
+    found = rows[["rho", "posterior", "prior", "estimator"]].values.tolist()
+    assert found == [[0, 0, 0, ""], [0.5, 0.5, 0, "probes"], [1, 0.1, 0.1, "probes"]]
+    out = capsys.readouterr().out
+    assert "the baseline and 2 settings" in out
+    assert "compile: 3 of 3, about 1 minute left" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--settings", "0.5"], "settings: '0.5' is not allowed; it must be RHO,POST,PRIOR"),
+        (["--settings", "0.5,0.5,0", "0,1,1"], "settings: '0,1,1' is not allowed"),
+        (["--settings", "0.5,0,0"], "settings: '0.5,0,0' is not allowed"),
+        (["--settings", "1,nan,1"], "settings: '1,nan,1' is not allowed"),
         (["--repeats", "1"], "repeats: 1 is not allowed; it must be at least 2"),
         (["--preset", "nanno"], "preset: 'nanno'"),
     ],

@@ -53,7 +53,7 @@ LEFT_OUT = {
     r"gpld study run .+ --on (slurm|ray) .+": CLUSTER,
     r"gpld study run (?!smoke).+": "takes hours on a GPU; `gpld study run smoke` is the same machinery",
     r"python examples/onnx_dm_control.py .+": "needs an exported agent; tests/deploy/test_export.py has one",
-    r"gpld cost": "compiles ten programs, which takes minutes; tests/analysis/test_cost.py calls it",
+    r"gpld cost.*": "compiles ten programs, which takes minutes; tests/analysis/test_cost.py calls it",
     r"PYTHONPATH=\. gpld train (gym|jax):springs:.+": "needs the reader's module; tests/envs has some",
     r"gpld train jax:(brax|mujoco_playground|gymnax).+": "needs their packages; tests/envs/test_jax.py",
     r"gpld train gym:gpld\.envs\.crafter:.+": "needs Crafter; tests/envs/test_crafter.py has a stand-in",
