@@ -1,12 +1,13 @@
-"""Write the screenshots of docs/figures: the report about the committed runs, and the documentation's site.
+"""Write the README's film and the screenshots in docs/figures: a report about committed runs, and the site.
 
     python scripts/screenshots.py
 
-It needs Chromium with its driver (Debian: chromium, chromium-driver), and selenium from `make setup`.
-The film and the figure of the README are written by `gpld eval RUN --dream` and `scripts/results_page.py`.
+It needs Chromium with its driver (Debian: chromium, chromium-driver), and selenium from `make setup`. The
+film is that of `gpld eval cheetah-run@demo --dream --frames 40`; `scripts/results_page.py` draws the rest.
 """
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -19,11 +20,14 @@ from pathlib import Path
 from PIL import Image
 from selenium import webdriver
 
+from gpld.films import film_dream
 from gpld.studies import write_report
 
 ROOT = Path(__file__).parents[1]
 FIGURES = ROOT / "docs" / "figures"
 STUDY = "locomotion-short"
+AGENT, STEPS = "cheetah-run@demo", 40
+"""The agent of the film, which comes with the package, and how many of its steps are shown."""
 DESKTOP, TELEPHONE = (1280, 860), (390, 860)
 
 
@@ -50,6 +54,8 @@ def take(browser: webdriver.Chrome, page: Path, size: tuple[int, int], *, dark: 
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     browser.get(f"file://{page}")
+    browser.execute_script("localStorage.clear()")  # the theme of an earlier picture
+    browser.refresh()
     time.sleep(1)  # fonts and pictures
     return Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("RGB")
 
@@ -63,22 +69,31 @@ def beside(left: Image.Image, right: Image.Image, gap: int = 24) -> Image.Image:
 
 
 def save(picture: Image.Image, name: str) -> Path:
-    """Save a picture with a palette of 128 colours, a fraction of its size."""
+    """Save a picture among the figures."""
     path = FIGURES / f"{name}.png"
-    picture.quantize(128).save(path, optimize=True)
+    picture.save(path, optimize=True)
     return path
+
+
+def film() -> Path:
+    """An agent beside the prediction of its world model."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = film_dream(Path(AGENT), Path(folder), steps=STEPS)
+        (gif,) = [path for path in made if path.suffix == ".gif"]
+        return Path(shutil.copy(gif, FIGURES / gif.name))
 
 
 def main() -> int:
     """Write all of them."""
+    print(f"{film().relative_to(ROOT)}")
     with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
         report = write_report(STUDY, Path(folder) / "report.html")
         pictures = {
             "report": beside(take(browser, report, DESKTOP), take(browser, report, TELEPHONE, dark=True))
         }
-        subprocess.run(
-            [Path(sys.executable).with_name("zensical"), "build", "--strict"], cwd=ROOT, check=True
-        )
+        zensical = [Path(sys.executable).with_name("zensical"), "build", "--strict"]
+        formulas = os.environ | {"PYTHONPATH": str(ROOT / "scripts")}
+        subprocess.run(zensical, cwd=ROOT, env=formulas, check=True)
         site = ROOT / "site"
         pictures["site"] = beside(
             take(browser, site / "index.html", DESKTOP),

@@ -160,6 +160,12 @@ def test_the_readme_is_short_and_its_pictures_are_small():
         assert 0 < (ROOT / name).stat().st_size < 2_000_000
 
 
+def test_pictures_of_the_documentation_are_small():
+    pictures = [path for path in (ROOT / "docs").rglob("*") if path.suffix in (".png", ".gif", ".svg")]
+    assert len(pictures) >= 8
+    assert [path.name for path in pictures if not 0 < path.stat().st_size < 2_000_000] == []
+
+
 def test_the_readme_links_to_what_exists():
     targets = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text())
     assert targets

@@ -221,6 +221,8 @@ def _label(axes: "Axes", title: str, ylabel: str) -> None:
     axes.set_xlabel("env steps", fontsize=8)
     axes.set_ylabel(ylabel, fontsize=8)
     axes.set_xlim(left=0)
+    if axes.get_ylim()[1] > 0 <= axes.dataLim.y0:
+        axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if not axes.lines:
         axes.text(0.5, 0.5, "no results yet", transform=axes.transAxes, ha="center", color="#888888")
@@ -233,8 +235,9 @@ def legend(figure: "Figure") -> None:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             found.setdefault(label, handle)
     if found:
-        column = 0.7 + 0.07 * max(map(len, found))  # inches of the longest label and its line
-        columns = max(1, min(4, len(found), int(figure.get_figwidth() / column)))
+        widths = [0.7 + 0.06 * len(label) for label in found]  # inches of a label and its line
+        columns = len(found) if len(found) <= 4 and sum(widths) < figure.get_figwidth() else 0
+        columns = columns or max(1, min(4, len(found), int(figure.get_figwidth() / max(widths))))
         rows = -(-len(found) // columns)
         figure.set_figheight(figure.get_figheight() + 0.17 * max(0, rows - 2))  # panels keep their height
         figure.legend(
@@ -253,26 +256,48 @@ def lines(
     """A grid of panels: a row for each `task`, a column for each of `columns`, a line for each `method`.
 
     `rows` has a row for every run and value of `x`. A point that only some runs have is left out: the mean
-    of other runs is not comparable.
+    of other runs is not comparable. Where there is one value of `x` alone, a method is a bar.
     """
-    from matplotlib.ticker import EngFormatter
-
     tasks, methods = list(dict.fromkeys(rows["task"])), sorted(set(rows["method"]))
     figure, flat = panels(len(tasks) * len(columns), columns=len(columns))
     axes = [flat[i : i + len(columns)] for i in range(0, len(flat), len(columns))]
     for task, line in zip(tasks, axes, strict=True):
         for name, axis in zip(columns, line, strict=True):
             shown = rows.loc[(rows["task"] == task) & (rows[panel] == name)]
-            for method, colour in colours(methods).items():
-                _line(axis, shown.loc[shown["method"] == method], x, y, method, colour)
-            style(axis)
+            own = {method: shown.loc[shown["method"] == method] for method in methods}
+            if shown[x].nunique() == 1:
+                _bars(axis, own, x, y, xlabel)
+            else:
+                _lines(axis, own, x, y, xlabel)
             axis.set_title(f"{task}: {name}", loc="left", fontsize=9, fontweight="bold")
             axis.set_ylim(0, None)
-            axis.set_xlabel(xlabel, fontsize=8)
-            axis.xaxis.set_major_formatter(EngFormatter(sep=""))
         line[0].set_ylabel(ylabel, fontsize=8)
     legend(figure)
     return figure
+
+
+def _bars(axis: "Axes", rows: Mapping[str, pd.DataFrame], x: str, y: str, xlabel: str) -> None:
+    """A bar for each method, with the standard deviation over its runs."""
+    style(axis)
+    for place, (method, colour) in enumerate(colours(rows).items()):
+        values, look = rows[method][y], {"color": colour, "label": method}
+        spread = values.std(ddof=0) if len(values) > 1 else None
+        axis.bar(place, values.mean(), width=0.6, yerr=spread, error_kw={"linewidth": 1}, **look)
+    step = next(iter(own[x].iloc[0] for own in rows.values() if len(own)))
+    axis.set_xlim(-1, len(rows))
+    axis.set_xticks([])
+    axis.set_xlabel(f"{step:,} {xlabel}", fontsize=8)
+
+
+def _lines(axis: "Axes", rows: Mapping[str, pd.DataFrame], x: str, y: str, xlabel: str) -> None:
+    """A line for each method."""
+    from matplotlib.ticker import EngFormatter
+
+    for method, colour in colours(rows).items():
+        _line(axis, rows[method], x, y, method, colour)
+    style(axis)
+    axis.set_xlabel(xlabel, fontsize=8)
+    axis.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _line(axis: "Axes", rows: pd.DataFrame, x: str, y: str, label: str, colour: str) -> None:

@@ -57,7 +57,7 @@ def rich_table(frame: "pandas.DataFrame") -> "rich.console.Group":
     for row in frame.drop(columns=shared).itertuples(index=False):
         shown.add_row(*map(cell, row))
     above = ", ".join(f"{str(name).replace('_', ' ')} {cell(frame[name].iloc[0])}" for name in shared)
-    return Group(f"\n{above}", shown, "")
+    return Group("", *([above] if above else []), shown, "")
 
 
 def cell(value: object) -> str:

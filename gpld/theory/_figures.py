@@ -48,7 +48,14 @@ def estimate(seeds: int = 1, progress: Progress = iter) -> Drawn:
     rows = []
     for axis, (name, law) in zip(axes[0], laws.items(), strict=True):
         cells = law[action, state]
-        axis.imshow(cells.reshape(7, 7), cmap="Blues", vmin=0, vmax=top)
+        shown = axis.imshow(cells.reshape(7, 7), cmap="Blues", vmin=0, vmax=top)
+        axis.set_xticks(np.arange(6) + 0.5, minor=True)
+        axis.set_yticks(np.arange(6) + 0.5, minor=True)
+        axis.grid(which="minor", color="#CCCCCC", linewidth=0.5)
+        axis.tick_params(which="minor", length=0)
+        axis.spines[:].set(visible=True, color="#CCCCCC", linewidth=0.5)
+        if axis is axes[0, -1]:
+            figure.colorbar(shown, ax=axes, shrink=0.8, label="probability").outline.set_visible(False)
         axis.plot(state % 7, state // 7, "o", color=COLOURS[1], markersize=5)
         distance = float(np.abs(cells - mdp.law[action, state]).sum() / 2)
         axis.set_title(name, fontsize=10)

@@ -60,6 +60,20 @@ def test_a_table_for_the_terminal_breaks_no_cell_at_80_columns():
     ]
 
 
+def test_one_checkpoint_is_drawn_as_bars():
+    columns = ("task", "method", "run", "env_steps", "map", "kl")
+    runs = [("DreamerV3", "a", 2.0), ("DreamerV3", "b", 4.0), ("GPLD-DreamerV3", "c", 1.0)]
+    steps = {"walker-run": [1000], "walker-walk": [1000, 2000]}
+    rows = [(task, m, r, step, "prior", kl) for task in steps for step in steps[task] for m, r, kl in runs]
+    frame = pandas.DataFrame(rows, columns=columns)
+    names = {"x": "env_steps", "y": "kl", "panel": "map", "xlabel": "env steps", "ylabel": "KL"}
+    one, several = figures.lines(frame, columns=["prior"], **names).axes
+    assert [bar.get_height() for bar in one.patches] == [3.0, 1.0]
+    assert one.get_xlabel() == "1,000 env steps"
+    assert not several.patches
+    assert [line.get_ydata().tolist() for line in several.lines] == [[3.0, 3.0], [1.0, 1.0]]
+
+
 def test_the_papers_table_is_printed_as_the_paper_prints_it():
     compared = comparisons.Comparison(PROPRIO, METHODS, "DreamerV3")
     table = comparisons.score_table(

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
+from tests.scripts import load
 from tests.test_house import ROOMS
 
 from .pages import DOCS, ROOT
@@ -137,13 +139,46 @@ def undocumented(site):
     return [name for name in public_names() if name not in documented]
 
 
-def test_the_site(tmp_path):  # one test, so that it is built once
-    site = build(tmp_path)
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    return build(tmp_path_factory.mktemp("docs"))
+
+
+def test_the_site(site):
     pages = {path.relative_to(site): read(path) for path in sorted(site.rglob("*.html"))}
     assert from_a_network(site, pages) == []
     assert list(leading_nowhere(site, pages)) == []
     assert not_in_the_menu(pages) == set()
     assert undocumented(site) == []
+
+
+RESULTS = """
+const within = (x) => [x, ...(x.shadowRoot ? inside(x.shadowRoot) : [])];
+const inside = (node) => [...node.querySelectorAll("*")].flatMap(within);
+const texts = inside(document).filter((x) => !x.children.length).map((x) => x.textContent);
+return texts.find((text) => /^\\d+ results?$/.test(text));
+"""
+"""How many results the search shows."""
+
+
+@pytest.mark.slow
+def test_search_works_from_the_disk(site):
+    pytest.importorskip("selenium")
+    if not shutil.which("chromedriver"):
+        pytest.skip("needs Chromium's driver")
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.wait import WebDriverWait
+
+    with load("scripts/screenshots.py").open_browser() as browser:
+        browser.set_window_size(1280, 860)
+        browser.get(f"file://{site / 'api' / 'config.html'}")
+        button = (By.CSS_SELECTOR, ".md-search__button")
+        WebDriverWait(browser, 20).until(lambda browser: browser.find_element(*button).is_displayed())
+        browser.find_element(*button).click()
+        time.sleep(1)
+        browser.switch_to.active_element.send_keys("write_back")
+        found = WebDriverWait(browser, 20).until(lambda browser: browser.execute_script(RESULTS))
+    assert int(found.split()[0]) in range(1, 30)
 
 
 def test_what_leads_nowhere_is_found(tmp_path):

@@ -23,7 +23,7 @@ def test_a_figure_and_its_numbers_are_written(tmp_path, capsys):
     truth = numbers[numbers["law"] == "the truth"]["probability"]
     np.testing.assert_allclose(truth, mdp.law[3, 24])
     out = capsys.readouterr().out
-    errors = {name: float(x) for name, x in re.findall(r"│ ([a-z][^│]*?) +│ ([\d.]+)", out)}
+    errors = {name: float(x) for name, x in re.findall(r"^([a-z].*?)  +([\d.]+) *$", out, re.M)}
     assert errors["the truth"] == 0 < errors["smoothed, lambda 0.5"] < errors["maximum likelihood"]
 
 
