@@ -40,8 +40,8 @@ class Graph:
         """Add one primitive, or compute it now if its inputs are constants."""
         name = eqn.primitive.name
         if inner := eqn.params.get("jaxpr") or eqn.params.get("call_jaxpr"):
-            closed = (inner, ()) if isinstance(inner, Jaxpr) else (inner.jaxpr, inner.consts)
-            return self.inline(*closed, inputs)
+            # JAX 0.10 has jaxprs without constants, too.
+            return self.inline(getattr(inner, "jaxpr", inner), getattr(inner, "consts", ()), inputs)
         if not any(isinstance(x, str) for x in inputs):
             found = eqn.primitive.bind(*inputs, **eqn.params)
             return [np.asarray(x) for x in (found if eqn.primitive.multiple_results else [found])]
