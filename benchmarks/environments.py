@@ -67,7 +67,7 @@ def from_pixels(options: argparse.Namespace) -> Rates:
     """Rates of each renderer and number of processes."""
     ways = [(renderer, processes) for renderer in renderers() for processes in options.processes]
     if not ways:
-        raise SystemExit("neither EGL nor OSMesa draws here; `gpld doctor` says what to install")
+        raise SystemExit("neither EGL nor OSMesa works here; `gpld doctor` says what to install")
     measure = partial(steps_per_second, count=options.count, seconds=options.seconds, warmup=3, pixels=True)
     rates: Rates = {task: {} for task in options.tasks}
     for task in track(options.tasks, "measuring"):

@@ -41,8 +41,8 @@ from gpld.sweeps.definition import Sweep, members as sweep_members
 from gpld.sweeps.settings import MAX_RUNS, parse
 
 DEATH = (
-    "the process died without an error: an environment or a library ended it, or the system killed it, as it "
-    "does when memory is short"
+    "the process died without an error: an environment or a library ended it, or the system killed it, "
+    "perhaps for lack of memory"
 )
 """Printed by another process when this one dies."""
 
@@ -63,7 +63,7 @@ def doctor(arguments: Sequence[str]) -> int:
 def tasks(arguments: Sequence[str]) -> int:
     """List the tasks of the benchmark, and the trained agents that come with this package."""
     parser = argparse.ArgumentParser("gpld tasks", description=tasks.__doc__)
-    parser.add_argument("--all", action="store_true", help="every task, a line each, also EnvPool's own")
+    parser.add_argument("--all", action="store_true", help="every task, one per line, EnvPool's own included")
     every = parser.parse_args(arguments).all
     from gpld.envs import all_tasks_text, tasks_table
     from gpld.training import score
@@ -116,7 +116,7 @@ class TrainOptions(ConfigOptions):
     distributed: Annotated[
         tuple[str, int, int] | None, tyro.conf.arg(metavar="HOST:PORT INDEX COUNT", help_behavior_hint="")
     ] = None
-    """This is process INDEX of COUNT, which share several runs out, or each batch of one (by HOST:PORT)."""
+    """Process INDEX of COUNT, which split several runs, or each batch of one, over HOST:PORT."""
     out: Annotated[
         Path | None,
         tyro.conf.arg(
@@ -167,7 +167,7 @@ class TrainOptions(ConfigOptions):
         if not self.seeds:
             return [self.seed]
         if self.seed:
-            raise ConfigError(f"seed: {self.seed} is not allowed beside seeds; name it among them")
+            raise ConfigError(f"seed: {self.seed} is not allowed with --seeds; add it to them")
         seeds = []
         for word in self.seeds:
             found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", word)
@@ -241,7 +241,7 @@ def _check_sweep(options: TrainOptions, arguments: Sequence[str]) -> None:
                 raise ConfigError(f"{name}: {getattr(options, name)} is not allowed without sweep")
         return
     if options.distributed:
-        raise ConfigError("distributed: not allowed beside sweep; a study trains settings on many machines")
+        raise ConfigError("distributed: not allowed with --sweep; a study spreads settings over machines")
     values = options.definition.values
     swept = {*values, *(x for name in values.get("preset", ()) for x in unnested(PRESETS[name].options))}
     for name in sorted(swept - {"task", "preset", "method"}):
@@ -332,7 +332,7 @@ class PackOptions:
     episodes: int = 20
     """Episodes to play for the score that goes with it."""
     seed: int = 0
-    """Decides where the episodes begin, and what is random in actions."""
+    """Seed of the episodes, and of what is random in actions."""
     out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: RUN.zip)")] = None
     """The file, which takes the place of RUN in other commands, also as URL#sha256=CHECKSUM."""
 
@@ -384,7 +384,7 @@ def profile(arguments: Sequence[str]) -> int:
         spaces = env.spaces
     found = profiling.profile(config, spaces, out, updates=options.updates)
     _print(profiling.tables(found))
-    print(f"{1000 * found.seconds:,.3f} ms per update on the clock, without the tracer")
+    print(f"{1000 * found.seconds:,.3f} ms per update, timed without the tracer")
     if jax.default_backend() == "gpu":
         print("measured without command buffers, which hide their kernels from the trace (XLA_FLAGS)")
     print(f"trace: {found.trace}; open it at https://ui.perfetto.dev")

@@ -40,8 +40,8 @@ def open_here(path: Path, flags: int) -> int:
     return descriptor
 
 
-LINK = "it is a symbolic link, and none is followed"
-NO_FILE = "it is no regular file"
+LINK = "it is a symbolic link; links are not followed"
+NO_FILE = "it is not a regular file"
 
 
 def open_to_read(path: Path) -> IO[bytes]:

@@ -120,7 +120,7 @@ def _replace(model: Model, arrays: Mapping[str, Any], partial: bool) -> Model:
         if name in arrays and np.shape(arrays[name]) != np.shape(leaf)
     ]
     if wrong:
-        raise ValueError(f"{len(wrong)} parameters have another shape: {_some(wrong)}")
+        raise ValueError(f"{len(wrong)} parameters have a different shape: {_some(wrong)}")
     new = [
         jnp.asarray(np.asarray(arrays[name], np.float32)) if name in arrays else leaf
         for name, leaf in zip(names, leaves, strict=True)

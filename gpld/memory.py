@@ -164,7 +164,8 @@ def _message(
             "updates wait for copies, so training is slower"
         )
     if len(groups) > 1:
-        text += f"\n{sum(groups)} runs do not fit at once: groups of {', '.join(map(str, groups))}, in turn"
+        sizes = ", ".join(map(str, groups))
+        text += f"\n{sum(groups)} runs do not fit at once: they train in groups of {sizes}, in turn"
     return text
 
 

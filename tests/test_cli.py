@@ -209,7 +209,7 @@ def test_several_runs_are_beside_each_other_in_the_folder_named():
             "seeds: '4..0' is not allowed; it must be numbers, or ranges such as 0..4 of at most 4096",
         ),
         ("--seeds 0..4 2", "seeds: 2 is named twice"),
-        ("--seeds 1 --seed 2", "seed: 2 is not allowed beside seeds; name it among them"),
+        ("--seeds 1 --seed 2", "seed: 2 is not allowed with --seeds; add it to them"),
         ("--seeds 5000000000", "seed: 5000000000 is not allowed; it must be in [0, 4294967295]"),
         ("--method GPLD", "method: 'GPLD' is not a method; allowed are gpld, dreamerv3, gpld-launched"),
         ("--method both gpld", "method: gpld is named twice"),
@@ -576,7 +576,7 @@ def test_profile_shows_tables_and_where_the_trace_is(monkeypatch, capsys, tmp_pa
     assert cli.main(["profile", "walker-walk", *arguments]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"imagine +│ +2 │ +1.000 │ 80.0%", shown)
-    assert "12.300 ms per update on the clock" in shown
+    assert "12.300 ms per update, timed without" in shown
     assert f"trace: {tmp_path / 'x.trace.json.gz'}" in shown
     ((config, spaces, folder, updates),) = asked
     nano = with_presets(Config("walker-walk"), ["nano", "cpu"])
@@ -644,9 +644,8 @@ def test_names_that_other_programs_have_are_told(name, capsys):
 
 
 def test_a_run_without_an_update_is_warned_of(capsys, monkeypatch, tmp_path):
-    output = (
-        "no update will be made: 2,000 env steps are 1,000 agent steps, and replay.min_steps is 1,024, and"
-    )
+    steps = "2,000 env steps are 1,000 agent steps"
+    output = f"no update will be made: {steps}, and training starts after replay.min_steps = 1,024 and"
     config = Config("walker-walk")
     assert learns_nothing(override(config, {"env_steps": 2000})).startswith(output)
     assert learns_nothing(config) == ""

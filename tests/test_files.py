@@ -89,7 +89,7 @@ def test_only_files_are_read(run, secret, read, kind):
             os.mkfifo(run / name)
         else:
             (run / name).mkdir()
-    words = {"link": "it is a symbolic link", "pipe": "it is no regular file", "folder": "Is a directory"}
+    words = {"link": "it is a symbolic link", "pipe": "it is not a regular file", "folder": "Is a directory"}
     with pytest.raises((OSError, ConfigError), match=words[kind]):
         read(run)
 

@@ -168,7 +168,7 @@ def test_the_arithmetic_is_shown():
     assert many.splitlines() == [
         "memory: 4 x 1.00 GiB for training and 4 x 4.00 GiB for the replay on the device, "
         "20.00 GiB of 20.00 GiB free",
-        "10 runs do not fit at once: groups of 4, 3, 3, in turn",
+        "10 runs do not fit at once: they train in groups of 4, 3, 3, in turn",
     ]
     spread = fit(storage("host"), SMALL, 8, 4, 80 * GIB, 64 * GIB).message
     assert spread == (

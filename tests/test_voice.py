@@ -43,17 +43,17 @@ def test_an_engine_that_cannot_be_made(monkeypatch, pixels):
     with pytest.raises(EnvironmentFailure, match=r"^cartpole-balance cannot be made here: ") as message:
         envs.make("cartpole-balance", count=1, seed=0, backend="dm_control", pixels=pixels)
     assert "glGetError" in str(message.value)
-    assert ("MUJOCO_GL=osmesa is set but does not draw here" in str(message.value)) == pixels
+    assert ("MUJOCO_GL=osmesa is set but does not work here" in str(message.value)) == pixels
     assert str(message.value).endswith("; unset it, EGL works") == pixels
 
 
 def test_what_cannot_be_drawn_is_not_tried_again(caplog):
     def fail(env):
-        raise RenderingError("MUJOCO_GL=egl does not draw here")
+        raise RenderingError("MUJOCO_GL=egl does not work here")
 
     with envs.make(lambda: Pole(fail), count=1, seed=0, check=False) as env:
         env.step(ZERO)
-        with pytest.raises(RenderingError, match=r"^MUJOCO_GL=egl does not draw here$"):
+        with pytest.raises(RenderingError, match=r"^MUJOCO_GL=egl does not work here$"):
             env.step(ZERO)
     assert caplog.messages == []
 
@@ -119,7 +119,7 @@ def test_an_episode_that_never_ends_is_ended_by_the_limit(small_run, caplog):
     played = evaluation.evaluate(config, trained.model, **given, watch=seen.append)
     assert (len(seen), len(played)) == (7, 2)
     assert caplog.messages == [
-        "2 of 2 episodes did not end in 7 agent steps (eval.limit): their returns so far count"
+        "2 of 2 episodes did not end in 7 agent steps (eval.limit): their returns so far are used"
     ]
 
 
@@ -154,17 +154,18 @@ def test_a_module_that_a_folder_names_is_told_and_can_be_refused(
     monkeypatch.delitem(sys.modules, "planted", raising=False)
     name, *options_of = command
     assert cli.main([name, str(folder), *options_of, "--no-import"]) == 2
-    assert "planted; --no-import refuses to" in capsys.readouterr().err
+    assert "planted, which --no-import forbids" in capsys.readouterr().err
     assert "planted" not in sys.modules
     with pytest.raises(SystemError, match="it ran"):
         cli.main([name, str(folder), *options_of])
-    assert f"importing the module planted, which {folder} names: its code runs" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert f"importing the module planted, which {folder} names; this runs its code" in out
 
 
 def test_a_report_tells_of_modules_that_its_films_need(tmp_path, monkeypatch, capsys):
     """The process that draws would import it: it is announced, or not even started."""
     monkeypatch.setattr(_episodes.subprocess, "run", lambda *_, **__: pytest.fail("it was started"))
-    with envs.opening("there", imports=False), pytest.raises(ConfigError, match="--no-import refuses to"):
+    with envs.opening("there", imports=False), pytest.raises(ConfigError, match="--no-import forbids"):
         _episodes.in_own_process("film", (), "gym:planted:Name-v0", 1.0)
     started = []
     monkeypatch.setattr(
@@ -173,7 +174,7 @@ def test_a_report_tells_of_modules_that_its_films_need(tmp_path, monkeypatch, ca
     with envs.opening("there"), pytest.raises(ZeroDivisionError):
         _episodes.in_own_process("film", (), "gym:planted:Name-v0", 1.0)
     assert started == [
-        "importing the module planted, which there names: its code runs (--no-import refuses)\n"
+        "importing the module planted, which there names; this runs its code (--no-import forbids it)\n"
     ]
 
 
@@ -227,8 +228,8 @@ def real():
 
 
 def told_of(name, works):
-    return rf"MUJOCO_GL={name} is set but does not draw here \(.+\); " + (
-        f"unset it, {works[0].upper()} works" if works else "neither EGL nor OSMesa draws here"
+    return rf"MUJOCO_GL={name} is set but does not work here \(.+\); " + (
+        f"unset it, {works[0].upper()} works" if works else "neither EGL nor OSMesa works here"
     )
 
 
@@ -264,7 +265,7 @@ def test_the_doctor_where_the_real_renderer_fails(real, monkeypatch):
         names = dict.fromkeys([*_examine.GL_BACKENDS, _examine._chosen_backend()])
         results = {each: _examine._probe(f"gl {each}", {"MUJOCO_GL": each}) for each in names}
         first = next(iter(_examine._rendering(results)))
-        assert first.detail.startswith(f"MUJOCO_GL={name} is set but does not draw: ")
+        assert first.detail.startswith(f"MUJOCO_GL={name} is set but does not work: ")
         assert first.remedy.startswith("unset MUJOCO_GL")
 
 
@@ -286,7 +287,7 @@ def test_the_doctor_sees_what_the_variable_asks_for(monkeypatch, works):
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
     results = {name: _examine._ProbeResult(name in works, "said") for name in ("egl", "osmesa", "glfw")}
     first = next(iter(_examine._rendering(results)))
-    assert first.detail == "MUJOCO_GL=osmesa is set but does not draw: said"
+    assert first.detail == "MUJOCO_GL=osmesa is set but does not work: said"
     assert first.remedy == "unset MUJOCO_GL" + (", or set it to egl" if works else "")
 
 

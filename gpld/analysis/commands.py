@@ -33,9 +33,9 @@ class MeasureOptions:
     steps: int = 0
     """Agent steps to take of each episode; 0 for all."""
     seed: int = 0
-    """Decides where the episodes begin, and what is random in actions, latents and directions."""
+    """Seed of the episodes, and of what is random in actions, latents and directions."""
     imports: Annotated[bool, tyro.conf.arg(name="import")] = True
-    """Import the module that a task of a run's (gym:MODULE:NAME) names, which runs its code."""
+    """Import the module that a run's task names (gym:MODULE:NAME), which runs its code."""
     out: Annotated[
         Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: sensitivity or quality)")
     ] = None

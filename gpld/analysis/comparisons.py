@@ -23,7 +23,7 @@ class Comparison(NamedTuple):
 
     @property
     def others(self) -> list[str]:
-        """Methods that are measured by the baseline."""
+        """Methods that are compared with the baseline."""
         return [method for method in self.methods if method != self.baseline]
 
 
@@ -104,7 +104,7 @@ def efficiency_table(curves: Curves, compared: Comparison, *, title: str, notes:
             steps = float(statistics.steps_to_reach(runs.env_steps, runs.returns.mean(0), goal))
             cells.append(f"{steps:,.0f}" if np.isfinite(steps) else "not reached")
         rows.append((task, *cells))
-    about = f"env steps until the mean over seeds is at the return where {compared.baseline}'s ends"
+    about = f"env steps until the mean over seeds reaches {compared.baseline}'s final return"
     return Table(title, ("task", *compared.methods), tuple(rows), (about, *notes))
 
 
@@ -124,7 +124,7 @@ def peer_table(peers: pd.DataFrame, tasks: Sequence[str], until: int) -> Table |
         if any((task, agent) in known for agent in agents)
     ]
     sources = "; ".join(dict.fromkeys(some["source"]))
-    notes = ("mean [bounds that the source gives]; from states", f"data: {sources}, gpld.results.peers()")
+    notes = ("mean [bounds as the source gives them]; from states", f"data: {sources}, gpld.results.peers()")
     return Table(f"others' runs after {at:,} env steps", ("task", *agents), tuple(rows), notes)
 
 

@@ -223,7 +223,7 @@ def compare(
     repeats: int = REPEATS,
     progress: Callable[[list[Any], str], Iterable[Any]] = lambda items, what: items,
 ) -> pandas.DataFrame:
-    """A row for each configuration, measured by the first.
+    """A row for each configuration; the first is the baseline.
 
     `ratio` and `ratio_std` are the mean and standard deviation over rounds of a setting's time to the
     baseline's; `ms` is the median time of an update and run, `spread` the range of all but its slowest tenth;
@@ -294,8 +294,8 @@ def _kind(config: Config) -> AgentConfig:
 def table(rows: pandas.DataFrame, *, title: str, notes: Sequence[str] = ()) -> Table:
     """The paper's table, its own numbers beside those of here; rows may have names, as `method`."""
     header = ("method",) * ("method" in rows) + ("rho", "lambda_post", "lambda_prior", "estimated")
-    header += ("time / baseline's", "paper's", "s more in 500k env steps", "paper's s more")
-    header += ("ms an update", "GFLOP", "MiB besides states", "kernels")
+    header += ("time / baseline's", "paper's", "extra s in 500k env steps", "paper's extra s")
+    header += ("ms per update", "GFLOP", "temporary MiB", "kernels")
     about = (
         "mean \u00b1 standard deviation, here over rounds of updates and in the paper over whole runs; "
         "median ms with its spread, of the fastest nine in ten",

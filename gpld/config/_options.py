@@ -192,11 +192,11 @@ class EnvConfig:
     pixels: bool = False
     """Observe 64x64 images of the suite's tasks instead of states, drawn by dm_control."""
     threads: int = 0
-    """Threads that step the suite in EnvPool; 0 for one a core."""
+    """Threads that step the suite in EnvPool; 0 for one per core."""
     processes: int = 0
-    """Processes that step dm_control: 1 for the one that trains, 0 for one a core with pixels and else 1."""
+    """Processes that step dm_control: 1 for the one that trains, 0 for one per core with pixels, else 1."""
     restarts: int = 10
-    """Restarts of broken environments before the run stops; EnvPool's do not break."""
+    """Restarts of broken environments before the run stops; EnvPool's need none."""
     timeout: float = 120.0
     """Seconds after which a step that has not returned counts as broken."""
     limit: int = 1000
@@ -249,7 +249,7 @@ class EvalConfig:
     episodes: int = 3
     """Episodes of each evaluation; the mean return of all is reported."""
     limit: int = 100_000
-    """Agent steps after which an episode that does not end is ended; its return so far counts."""
+    """Agent steps after which an episode is cut off; its return so far counts."""
 
 
 @dataclass(frozen=True)
@@ -273,7 +273,7 @@ class LogConfig:
     tensorboard: bool = True
     """Write TensorBoard events."""
     films: int = 10
-    """Agents that see: evaluations from one film of them in TensorBoard to the next; 0 for none."""
+    """Agents from images: film every N-th evaluation, for TensorBoard; 0 for none."""
     wandb: bool = False
     """Log to Weights & Biases (needs the wandb extra)."""
     wandb_project: str = "gpld"

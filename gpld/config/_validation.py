@@ -141,9 +141,9 @@ def learns_nothing(config: Config) -> str:
     """Why a run ends before its first update, or nothing if it does not."""
     if config.updates_at(config.agent_steps):
         return ""
-    at = f"{config.env_steps:,} env steps are {config.agent_steps:,} agent steps"
-    least = f"replay.min_steps is {config.replay.min_steps:,}"
-    return f"no update will be made: {at}, and {least}, and a sequence of each environment is needed"
+    steps = f"{config.env_steps:,} env steps are {config.agent_steps:,} agent steps"
+    start = f"replay.min_steps = {config.replay.min_steps:,} and a sequence of each environment"
+    return f"no update will be made: {steps}, and training starts after {start}"
 
 
 def evaluated_once(config: Config) -> str:
@@ -169,7 +169,7 @@ def _validate_run(config: Config) -> None:
     _check_task(config)
     _check_kwargs(config)
     if config.init and not config.init_from:
-        raise _refuse("init", config.init, "empty without init_from, which names the run to take parts of")
+        raise _refuse("init", config.init, "empty without init_from, which names the run to take them from")
     if config.init and not all(part.strip() for part in config.init.split(",")):
         raise _refuse("init", config.init, "names or patterns of parts, with commas between them")
     replay, env = config.replay, config.env

@@ -201,7 +201,8 @@ class AgentExportOptions:
     deterministic: bool = False
     """Take the likeliest latent state and action, rather than random numbers as inputs."""
     out: Annotated[
-        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the run, or this)")
+        Path | None,
+        tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: the run's own, or this one)"),
     ] = None
     """Folder for policy.FORMAT and policy.FORMAT.json."""
 

@@ -116,7 +116,9 @@ def _package(name: str) -> Finding:
         return Finding(name, "not installed", "install gpld again: `make setup`", stops_training=True)
     if found != PINS.get(name, found):
         pair = " ".join(f"{package}=={pin}" for package, pin in PINS.items())
-        return Finding(name, found, f"tested only as a pair with other versions: `pip install {pair}`")
+        return Finding(
+            name, found, f"not tested with the other's version; the tested pair: `pip install {pair}`"
+        )
     return Finding(name, found)
 
 
@@ -162,7 +164,7 @@ def _rendering(results: dict[str, _ProbeResult]) -> Iterator[Finding]:
     if chosen in results and chosen not in works:
         remedy = f"unset MUJOCO_GL{f', or set it to {works[0]}' if works else ''}"
         yield Finding(
-            "rendering", f"MUJOCO_GL={chosen} is set but does not draw: {results[chosen].text}", remedy
+            "rendering", f"MUJOCO_GL={chosen} is set but does not work: {results[chosen].text}", remedy
         )
     if works:
         unused = [f"{backend} fails" for backend in results if backend not in (*works, chosen)]

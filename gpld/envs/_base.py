@@ -187,7 +187,7 @@ class VectorEnv(ABC):
 
     def render(self, stream: int, *, height: int = 240, width: int = 320) -> np.ndarray:
         """Picture `[height, width, 3]` (uint8) of a stream made with `render`; Gymnasium chooses the size."""
-        raise NotImplementedError("no pictures from this backend: make(..., render=True) takes another")
+        raise NotImplementedError("this backend does not render: make(..., render=True) takes one that does")
 
     def __enter__(self) -> "VectorEnv":
         return self

@@ -93,7 +93,9 @@ class _Check:
         try:
             return flat_observation(obs, self.env.observation_space)
         except ValueError as error:
-            raise self.stop("observation", f"{source}() returned one that does not fit: {error}") from error
+            raise self.stop(
+                "observation", f"{source}() returned an observation outside its space: {error}"
+            ) from error
 
     def rollout(self, *, watch: bool) -> list[tuple[dict[str, np.ndarray], Any]]:
         """Observations and rewards under random actions; `watch` is called with each of them."""

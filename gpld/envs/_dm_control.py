@@ -44,12 +44,12 @@ def rendering_message(error: Exception) -> str:
     reason = f"{type(error).__name__}: {error}".rstrip(".")
     works = next(renderers(), None)
     if works is None:
-        remedy = f"neither EGL nor OSMesa draws here. Debian: `apt install {GL_PACKAGES}`"
+        remedy = f"neither EGL nor OSMesa works here. Debian: `apt install {GL_PACKAGES}`"
     elif works == backend.strip().lower():
-        remedy = "it does draw in a process of its own: is there memory left on the device?"
+        remedy = "it works in a process of its own: is there memory left on the device?"
     else:
         remedy = f"unset it, {works.upper()} works"
-    return f"MUJOCO_GL={backend} is set but does not draw here ({reason}); {remedy}"
+    return f"MUJOCO_GL={backend} is set but does not work here ({reason}); {remedy}"
 
 
 def pixel_spaces(actions: int) -> Spaces:
@@ -169,7 +169,7 @@ class DMControlPixels(DMControlStream):
     def __init__(self, task: str, seed: int, *, action_repeat: int):
         if choose_renderer(render=True) == "off":
             raise ConfigError(
-                "env.pixels: neither EGL nor OSMesa draws here, or MUJOCO_GL is off; "
+                "env.pixels: neither EGL nor OSMesa works here, or MUJOCO_GL is off; "
                 f"Debian: `apt install {GL_PACKAGES}`"
             )
         super().__init__(task, seed, render=True)

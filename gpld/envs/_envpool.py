@@ -245,7 +245,7 @@ class EnvPoolTask(_Pools):
         try:
             return np.asarray(self._pools[stream].render()[0])
         except Exception as error:  # of whatever kind: every engine draws in its own way
-            raise RenderingError(f"EnvPool draws no {self._task.name} here ({error})") from error
+            raise RenderingError(f"EnvPool cannot render {self._task.name} here ({error})") from error
 
     def _free(self) -> None:
         for pool in self._pools:

@@ -124,7 +124,7 @@ class PoolTask:
             frames = spec.config.max_episode_steps * spec.config.frame_skip
             self._settings |= {"frame_skip": action_repeat, "max_episode_steps": frames // action_repeat}
         if (players := spec.config.max_num_players) > 1:
-            raise ConfigError(f"task: {task} is for {players} players, and the agent is one")
+            raise ConfigError(f"task: {task} is for {players} players, but there is one agent")
         with _quiet():
             space, self._space = _discrete(spec.action_space), spec.observation_space
         if problem := action_problem(space):

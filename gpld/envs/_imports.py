@@ -23,10 +23,11 @@ def opening(folder: Path | str, *, imports: bool = True) -> Iterator[None]:
     def announce(task: str, module: str) -> None:
         if not imports:
             named = f"the task of {folder} is {task}, which imports the module {module}"
-            raise ConfigError(f"import: {named}; --no-import refuses to")
+            raise ConfigError(f"import: {named}, which --no-import forbids")
         if module not in announced:
             announced.add(module)
-            print(f"importing the module {module}, which {folder} names: its code runs (--no-import refuses)")
+            named = f"the module {module}, which {folder} names"
+            print(f"importing {named}; this runs its code (--no-import forbids it)")
 
     token = _announce.set(announce)
     try:

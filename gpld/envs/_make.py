@@ -175,7 +175,7 @@ def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = 
     own, pool = not isinstance(task, str) or task.startswith(GYM_PREFIX), _is_of(POOL_PREFIX, task)
     if _is_of(JAX_PREFIX, task):
         if render:
-            raise RenderingError(f"{task} draws no pictures, as all environments written in JAX")
+            raise RenderingError(f"{task} does not render: no environment written in JAX does")
         if backend != "auto":
             raise ConfigError(f"backend {backend!r} does not fit task {task!r}, which needs none")
         return "jax"
@@ -195,7 +195,7 @@ def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = 
     elif backend == "envpool" and not has_envpool():
         problem = "backend 'envpool' is not installed, or made for Linux on x86-64 only; use 'dm_control'"
     elif backend == "envpool" and render:
-        problem = "backend 'envpool' draws no pictures; use 'dm_control' to render"
+        problem = "backend 'envpool' does not render; use 'dm_control' for pictures"
     elif backend == "envpool" and not in_catalog(str(task)):
         names = ", ".join(t.name for t in tasks())
         problem = f"backend 'envpool' has no task {task!r}, only {names}; 'dm_control' has the whole suite"

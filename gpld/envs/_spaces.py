@@ -66,7 +66,7 @@ def _encoded(value: Any, space: Space | None) -> Any:
     if not isinstance(space, ENCODED):
         return value
     if not space.contains(value):
-        raise ValueError(f"{value!r} is not in its space, {space}")
+        raise ValueError(f"{value!r} is not in {space}")
     return flatten(space, value)
 
 

@@ -39,7 +39,7 @@ def loads(data: bytes, *, pickles: bool = False) -> Any:
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             if any(entry.compress_type != zipfile.ZIP_STORED for entry in archive.infolist()):
-                raise UnreadableState("it is compressed, which no state is")
+                raise UnreadableState("it is compressed, and states never are")
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return _decoded(json.loads(arrays[_TREE].tobytes()), arrays, pickles)
     except UnreadableState:
@@ -74,7 +74,7 @@ def _encoded(value: Any, arrays: dict[str, np.ndarray], pickles: bool) -> Any:
     if pickles:
         return {"pickle": base64.b64encode(pickle.dumps(value)).decode()}
     raise NotPlainData(
-        f"{type(value).__module__}.{type(value).__qualname__} is no array, and JSON has no such"
+        f"{type(value).__module__}.{type(value).__qualname__} is neither an array nor a JSON value"
     )
 
 

@@ -83,12 +83,12 @@ def in_own_process(what: str, arguments: Sequence[object], task: str, timeout: f
 
 
 def _explain(errors: str, task: str) -> str:
-    reason = (errors.strip().splitlines() or ["the process that draws was killed"])[-1]
+    reason = (errors.strip().splitlines() or ["the process that renders was killed"])[-1]
     if reason.startswith("gpld.envs."):  # it has a message already, behind the name of its class
         return reason.partition(": ")[2]
     if task.startswith(GYM_PREFIX) or reason.startswith("gpld."):
         return reason
-    return f"{reason}. MuJoCo draws with EGL or OSMesa; Debian: `apt install {machine.GL_PACKAGES}`"
+    return f"{reason}. MuJoCo renders with EGL or OSMesa; Debian: `apt install {machine.GL_PACKAGES}`"
 
 
 def record_films(run: Path, out: Path, seed: int, films: int = 1, frames: int = FRAMES) -> list[Film]:

@@ -52,7 +52,7 @@ def film_dream(
     """
     task, images = (trained := saved.load(run)).config.task, trained.spaces.images
     if task not in SUITE or images:
-        raise NoFilm(f"poses are drawn of the suite's tasks from states, not of {task}")
+        raise NoFilm(f"poses can be drawn for tasks of the suite from states, not for {task}")
     return [Path(path) for path in in_own_process("dream", (run, out, seed, steps), task, timeout)]
 
 

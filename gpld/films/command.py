@@ -27,24 +27,24 @@ class EvalOptions:
     episodes: int = 20
     """Episodes to play, side by side."""
     limit: int = 0
-    """Agent steps after which an episode that does not end is ended; 0 for the run's eval.limit."""
+    """Agent steps after which an episode is cut off; 0 for the run's eval.limit."""
     seed: int = 0
-    """Decides where the episodes begin, and what is random in actions and predictions."""
+    """Seed of the episodes, and of what is random in actions and predictions."""
     video: bool = False
     """Film episodes: film.mp4 and film.gif, and some of the frames in film.png."""
     films: int = 1
-    """Episodes to film, played one after the other for it; 0 for as many as --episodes."""
+    """Episodes to film, one after the other; 0 for as many as --episodes."""
     frames: int = 100
-    """The most frames of an MP4, evenly spaced over its episode; for a dream the first agent steps."""
+    """Most frames of an MP4, evenly spaced over its episode; for a dream, its first agent steps."""
     open_loop: bool = False
     """Predict episodes from their first five steps and the actions taken: films of images, else a figure."""
     dream: bool = False
     """Film an episode beside what the world model expects of it, as poses; the suite's tasks from states."""
     imports: Annotated[bool, tyro.conf.arg(name="import")] = True
-    """Import the module that a task of the run's (gym:MODULE:NAME) names, which runs its code."""
+    """Import the module that the run's task names (gym:MODULE:NAME), which runs its code."""
     out: Annotated[
         Path | None,
-        tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: that of the run, or runs/NAME)"),
+        tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: the run's own, or runs/NAME)"),
     ] = None
     """Folder for evaluation.json, films and figure."""
 

@@ -165,8 +165,8 @@ def merge(old: Tables, new: Tables) -> Tables:
                 before, after = (of_run(tables.tables[name], run) for tables in (old, new))
                 if len(before) and len(after) and not _equal(before, after):
                     raise ConfigError(
-                        f"results: {run.name} is there with other numbers ({name}.csv); results are never "
-                        "replaced: remove the run by hand if it is wrong"
+                        f"results: {run.name} is already there with other numbers ({name}.csv); results are "
+                        "never replaced: remove the run by hand if it is wrong"
                     )
     others = [run for run in old.runs if run.key not in shared]
     joined = {}

@@ -56,7 +56,7 @@ class StudyRunOptions(RunOptions):
 class ShowOptions(NameOptions):
     """Options of `gpld study report`, and of all that shows results."""
 
-    until: int | None = None
+    until: Annotated[int | None, tyro.conf.arg(metavar="ENV-STEPS", help_behavior_hint="")] = None
     """Show results up to these env steps only, scores included; all by default."""
 
     @contextmanager
@@ -84,7 +84,7 @@ class FigureOptions(ShowOptions):
 
     band: Band = "std"
     """Area around a mean: one standard deviation over seeds, or a 95% bootstrap interval."""
-    peers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="AGENT [AGENT ...]")] = ()
+    peers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="AGENT [AGENT ...]", help_behavior_hint="")] = ()
     """Agents of others to draw beside each task's curves, with their bounds (see gpld.results.peers)."""
 
 
@@ -111,7 +111,7 @@ def show(arguments: Sequence[str]) -> int:
     study, folder = options.find()
     print(f"{study.name}: {study.title}\n\n{study.purpose}\n")
     print(f"tasks: {', '.join(study.tasks)}")
-    print(f"methods: {', '.join(study.methods)}; measured by {study.baseline}")
+    print(f"methods: {', '.join(study.methods)}; baseline: {study.baseline}")
     print(f"seeds: {', '.join(map(str, study.seeds))}")
     steps = ", ".join(f"{x:,}" for x in study.env_steps)
     if study.work == "time":
@@ -119,7 +119,7 @@ def show(arguments: Sequence[str]) -> int:
     else:
         print(f"scored after {steps} env steps, with {study.score_episodes} episodes")
     if start := study.start.env_steps:
-        print(f"all begin with {study.start.init} of a {study.start.method} run of {start:,} env steps")
+        print(f"all start from the {study.start.init} of a {study.start.method} run of {start:,} env steps")
     print(f"presets: {', '.join(study.presets)}")
     plan = _plan.plan(study)
     print(estimate(plan, _reuse.reused(folder, plan)))
@@ -194,7 +194,7 @@ class StudyReportOptions(ShowOptions):
     """Options of `gpld study report`."""
 
     imports: Imports = True
-    """Import the module that a task of a run's (gym:MODULE:NAME) names to film it, which runs its code."""
+    """Import the module that a run's task names (gym:MODULE:NAME), to film it; this runs its code."""
 
 
 def study_report(arguments: Sequence[str]) -> int:
@@ -237,7 +237,7 @@ class ReportOptions:
     ] = None
     """The page to write."""
     imports: Imports = True
-    """Import the module that a task of a run's (gym:MODULE:NAME) names to film it, which runs its code."""
+    """Import the module that a run's task names (gym:MODULE:NAME), to film it; this runs its code."""
 
 
 def report_command(arguments: Sequence[str], what: str) -> int:
@@ -252,7 +252,8 @@ def report_command(arguments: Sequence[str], what: str) -> int:
 def import_results(arguments: Sequence[str]) -> int:
     """Copy a study's committed results into its folder, so that it continues from them."""
     study, folder = _parse(NameOptions, "import", import_results, arguments).find()
-    print(f"{_tables.unpack_committed(study, folder)} runs of {study.name}, in {folder}; they have no models")
+    count = _tables.unpack_committed(study, folder)
+    print(f"{count} runs of {study.name}, in {folder}; they come without models")
     return 0
 
 

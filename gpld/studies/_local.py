@@ -18,7 +18,7 @@ class LocalOptions:
     """How the groups share this machine."""
 
     jobs: int = 0
-    """Groups at work at once; 0 for as many as there are places on GPUs, or one without a GPU."""
+    """Groups that train at once; 0 for as many as the GPUs have room for, or one without a GPU."""
     per_gpu: int = 1
     """Groups that share a GPU."""
 

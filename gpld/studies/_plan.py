@@ -97,7 +97,7 @@ def read_plan(folder: Path) -> Plan:
         ]
         return Plan(study, tuple(groups))
     except FileNotFoundError:
-        raise ConfigError(f"study: nothing has been run in {folder}; `gpld study run` does") from None
+        raise ConfigError(f"study: nothing has been run in {folder}: `gpld study run` comes first") from None
     except ConfigError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -114,13 +114,12 @@ def plan(study: Study, *, members: int = 10) -> Plan:
         for method in study.methods
     ]
     if double := sorted(name for name, n in Counter(run.name for run in runs).items() if n > 1):
-        raise ConfigError(f"study: {study.name}: methods with names too much alike: {', '.join(double)}")
+        raise ConfigError(f"study: {study.name}: names of methods are too similar: {', '.join(double)}")
     if study.work == "time":
         return Plan(study, tuple(_timed(runs)))
     if study.start.env_steps and (taken := [run.method for run in runs if f"/{START}/" in run.name]):
-        raise ConfigError(
-            f"study: {study.name}: methods: {taken[0]!r} is not allowed; what runs begin with is called so"
-        )
+        reason = "it is the name of what runs start from"
+        raise ConfigError(f"study: {study.name}: methods: {taken[0]!r} is not allowed; {reason}")
     return Plan(study, tuple(_with_start(study, group) for group in _groups(runs, members)))
 
 

@@ -47,7 +47,7 @@ class RayRunner:
         except self._ray.exceptions.TaskCancelledError:
             return "interrupted"
         except self._ray.exceptions.RayError as error:
-            print(f"Ray gave up a group: {error}", flush=True)
+            print(f"Ray gave up on a group: {error}", flush=True)
             return "failed"
 
     def stop(self) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, runtime_checkable
+from typing import Annotated, Literal, Protocol, runtime_checkable
 
+import tyro
 from rich.console import Console
 from rich.live import Live
 
@@ -31,7 +32,7 @@ class RunOptions:
 
     on: Place = "local"
     """This machine, a Slurm cluster, or a Ray cluster."""
-    tasks: tuple[str, ...] = ()
+    tasks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]", help_behavior_hint="")] = ()
     """Tasks of the study that are run; all of them if none is named."""
     members: int = 10
     """The most runs that are trained in one program."""

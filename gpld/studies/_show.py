@@ -51,7 +51,7 @@ DRAWN_PEERS = ("DreamerV3",)
 def load(folder: Path, plan: Plan) -> pd.DataFrame:
     """Results of the runs of a plan, those in training included."""
     if not results.can_write():
-        raise ConfigError("study: to show its results needs pyarrow: pip install pyarrow")
+        raise ConfigError("study: showing its results needs pyarrow: pip install pyarrow")
     store = folder / results.FOLDER
     store.mkdir(parents=True, exist_ok=True)
     stored = set(results.load(store)["run"])

@@ -200,7 +200,10 @@ def _validate(study: Study) -> None:
         "tasks": (study.tasks, "at least one task"),
         "methods": (study.methods, "at least one method"),
         "seeds": (study.seeds and len(set(study.seeds)) == len(study.seeds), "different seeds, at least one"),
-        "env_steps": (steps and steps[0] > 0 and list(steps) == sorted({*steps}), "rising and at least one"),
+        "env_steps": (
+            steps and steps[0] > 0 and list(steps) == sorted({*steps}),
+            "increasing, and at least one",
+        ),
         "score_episodes": (study.score_episodes > 0, "at least 1"),
         "baseline": (study.baseline in study.methods, f"one of its methods, {', '.join(study.methods)}"),
         "singly": (set(study.singly) <= {*study.tasks}, "some of its tasks"),

@@ -75,7 +75,7 @@ def members(config: Config, sweep: Sweep, out: Path) -> dict[str, list[Member]]:
         steps = getattr(sweep, name)
         if list(steps) != sorted({*steps}) or any(not first <= step <= end for step in steps):
             where = f"from {first}, where all have been evaluated, to {end}"
-            raise ConfigError(f"{name}: {steps!r} is not allowed; it must be rising env steps {where}")
+            raise ConfigError(f"{name}: {steps!r} is not allowed; it must be increasing env steps {where}")
     return found
 
 

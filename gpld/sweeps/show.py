@@ -129,7 +129,7 @@ def tables(folder: Path, source: str = "") -> list[Table]:
     shown = [Table("settings", ("setting", *header, "runs", ""), tuple(rows), tuple(notes))]
     step = _common_step(found)
     if len(sweep.values) > 1 and step:
-        about = f"at {step:,} env steps, which all came to; means over all settings with a value"
+        about = f"at {step:,} env steps, which all reached; means over all settings with a value"
         cells = [
             (f"{name}={value}", *_cells([own], value), str(own.loc[value, "runs"]))
             for name, own in _by_value(sweep, found, step).items()

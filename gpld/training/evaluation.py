@@ -168,7 +168,7 @@ def _play(
         action = np.asarray(carry.action)[: len(fleet.runs)]
         index += 1
     if not done.all():
-        words = "%d of %d episodes did not end in %d agent steps (eval.limit): their returns so far count"
+        words = "%d of %d episodes did not end in %d agent steps (eval.limit): their returns so far are used"
         log.warning(words, (~done).sum(), done.size, index)
     return returns.tolist()
 

@@ -82,7 +82,7 @@ def _chosen(model: Model, trained: Model, patterns: list[str], source: str) -> l
         if not any(_matches(pattern, name) for name in target):
             allowed = ", ".join(dict.fromkeys(name.partition(".")[0] for name in target))
             raise ConfigError(
-                f"init: {pattern!r} is no part of the agent; it must be one of {allowed}, or below"
+                f"init: {pattern!r} is not a part of the agent; it must be one of {allowed}, or a part of one"
             )
     both = {**target, **available}
     chosen = [name for name in both if any(_matches(pattern, name) for pattern in patterns)]

@@ -165,7 +165,7 @@ def test_images_have_their_channels_last():
         ("Ant-v9", r"task 'envpool:Ant-v9' is not known: did you mean envpool:Ant-v5 or envpool:Ant-v4 or "),
         ("pong", r"did you mean envpool:Pong-v5"),
         ("qqq", r"^task 'envpool:qqq' is not known: `gpld tasks --all` lists those of EnvPool \d"),
-        ("TicTacToe-v1", r"task: envpool:TicTacToe-v1 is for 2 players, and the agent is one"),
+        ("TicTacToe-v1", r"task: envpool:TicTacToe-v1 is for 2 players, but there is one agent"),
         (
             "Deathmatch-v1",
             r"v1 has actions that the agent cannot take: its space is Discrete\(4536\) with 4,536",

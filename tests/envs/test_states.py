@@ -77,7 +77,7 @@ class Planted:
 
 def test_a_pickle_is_neither_written_nor_read_unless_it_is_asked_for(tmp_path):
     planted = Planted(str(tmp_path / "ran"))
-    with pytest.raises(_states.NotPlainData, match="Planted is no array"):
+    with pytest.raises(_states.NotPlainData, match="Planted is neither an array"):
         _states.dumps([planted])
     data = _states.dumps([planted], pickles=True)
     with pytest.raises(

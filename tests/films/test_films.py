@@ -243,7 +243,7 @@ gymnasium.register("Blind-v0", Blind)
         (
             "Traceback\nImportError: no GL\n",
             "walker-walk",
-            "ImportError: no GL. MuJoCo draws with EGL",
+            "ImportError: no GL. MuJoCo renders with EGL",
         ),
         (
             "DependencyNotInstalled: pip install pygame\n",
@@ -251,7 +251,7 @@ gymnasium.register("Blind-v0", Blind)
             "DependencyNotInstalled: pip install ",
         ),
         ("gpld.training.CheckpointError: damaged\n", "walker-walk", "gpld.training.CheckpointError: damaged"),
-        ("", "gym:Pendulum-v1", "the process that draws was killed"),
+        ("", "gym:Pendulum-v1", "the process that renders was killed"),
     ],
 )
 def test_reasons(errors, task, output):

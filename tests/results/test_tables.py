@@ -116,7 +116,9 @@ def test_the_same_run_joins_only_with_the_same_numbers(folders, kept, tmp_path):
     old = read_tables(kept)
     assert len(merge(old, collect_tables(STUDY, folders)).runs) == 4
     other = {("walker-run", "DreamerV3", 1): write_run(tmp_path / "x", 1, posterior=0.0, returns=(1.0, 2.0))}
-    with pytest.raises(ConfigError, match="walker-run, DreamerV3, seed 1 is there with other numbers"):
+    with pytest.raises(
+        ConfigError, match="walker-run, DreamerV3, seed 1 is already there with other numbers"
+    ):
         merge(old, collect_tables(STUDY, other))
 
 

@@ -192,7 +192,7 @@ def test_a_users_file_is_a_study(tmp_path):
     [
         ({"tasks": []}, "tasks: .* at least one task"),
         ({"seeds": [1, 1]}, "seeds: .* different seeds"),
-        ({"env_steps": [200, 100]}, "env_steps: .* rising"),
+        ({"env_steps": [200, 100]}, "env_steps: .* increasing"),
         ({"env_steps": ["many"]}, r"env_steps\[0\]: 'many' is not of type int"),
         ({"baseline": "nobody"}, "baseline: 'nobody' is not allowed; it must be one of its methods"),
         ({"figures": ["pie"]}, r"figures\[0\]: 'pie' is not one of aggregate"),
@@ -219,7 +219,7 @@ def test_a_users_file_is_a_study(tmp_path):
             "cartpole-balance, DreamerV3: agent.penalti: no such option",
         ),
         ({"presets": ["tiny"]}, "preset: 'tiny' is not a preset"),
-        ({"methods": {"DreamerV3": {}, "a b": {}, "a/b": {}}}, "names too much alike"),
+        ({"methods": {"DreamerV3": {}, "a b": {}, "a/b": {}}}, "names of methods are too similar"),
         (
             {"methods": {"DreamerV3": {}, "start": {}}, "start": {"env_steps": 600}},
             "methods: 'start' is not allowed",

@@ -201,7 +201,7 @@ def test_updates_are_timed_together_and_shown_beside_the_papers(tmp_path, monkey
         "estimated",
         "time / baseline's",
         "paper's",
-        "s more in 500k env steps",
+        "extra s in 500k env steps",
     )
     assert table.rows[0][:7] == ("DreamerV3", "-", "0", "0", "-", "1.000 \u00b1 0.000", "-")
     assert table.rows[13][1:7] == (

@@ -301,7 +301,7 @@ def test_the_command_trains_compares_and_says_where(tmp_path, capsys):
         ),
         (
             "--sweep agent.loss.dyn=1,2 --halve-at 800",
-            "halve_at: (800,) is not allowed; it must be rising env steps from 400, where all have been",
+            "halve_at: (800,) is not allowed; it must be increasing env steps from 400, where all have been",
         ),
         ("--sweep agent.loss.dyn=1,2 --sweep-at 600 400", "sweep_at: (600, 400) is not allowed; it must be"),
         (
@@ -310,7 +310,7 @@ def test_the_command_trains_compares_and_says_where(tmp_path, capsys):
         ),
         ("--sweep agent.loss.dyn=1,2 --seeds 1 1", "seeds: (1, 1) is not allowed"),
         ("--sweep method=gpld --method gpld", "sweep: method is swept, and --method names some too"),
-        ("--sweep agent.loss.dyn=1,2 --distributed h:1 0 2", "distributed: not allowed beside sweep"),
+        ("--sweep agent.loss.dyn=1,2 --distributed h:1 0 2", "distributed: not allowed with --sweep"),
     ],
 )
 def test_mistakes_are_refused_before_anything_is_loaded(capsys, words, message):

@@ -419,7 +419,7 @@ def test_what_does_not_fit_at_once_is_trained_in_turn(tmp_path, monkeypatch, cap
     results = train_all(crowd(tmp_path, **QUICK), task=Pole)
     assert asked == [[2, 1]]
     assert [(r.env_steps, r.finished) for r in results] == [(400, True)] * 3
-    assert "3 runs do not fit at once: groups of 2, 1, in turn" in capsys.readouterr().out
+    assert "3 runs do not fit at once: they train in groups of 2, 1, in turn" in capsys.readouterr().out
 
 
 # What can go wrong

@@ -331,6 +331,6 @@ def restore_all(
 
 def _all_damaged(folders: object, reasons: Iterable[str]) -> str:
     return (
-        f"no checkpoint in {folders} can be used: {'; '.join(dict.fromkeys(reasons))}. Bring these files "
-        "back, or name another folder for a run from the beginning"
+        f"no checkpoint in {folders} can be used: {'; '.join(dict.fromkeys(reasons))}. Restore these "
+        "files, or name another folder for a run from the beginning"
     )

@@ -410,7 +410,7 @@ def test_a_link_is_not_followed(tmp_path, what, caplog):
     path.rename(tmp_path / "elsewhere")
     path.symlink_to(tmp_path / "elsewhere")
     assert restore(tmp_path / "run") == 1
-    assert "it is a symbolic link, and none is followed" in caplog.text
+    assert "it is a symbolic link; links are not followed" in caplog.text
 
 
 def test_what_leads_to_a_pipe_is_not_waited_for(tmp_path, caplog):
@@ -419,7 +419,7 @@ def test_what_leads_to_a_pipe_is_not_waited_for(tmp_path, caplog):
     path.unlink()
     os.mkfifo(path)
     assert restore(tmp_path) == 1
-    assert "it is no regular file" in caplog.text
+    assert "it is not a regular file" in caplog.text
 
 
 def test_what_is_newer_than_a_good_checkpoint_is_set_aside_whole(tmp_path, caplog):
