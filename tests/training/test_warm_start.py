@@ -82,7 +82,9 @@ def test_other_layers_are_refused_by_name(small_run):
 
 
 def test_parts_that_do_not_exist_are_refused(small_run, tmp_path):
-    with pytest.raises(ConfigError, match=r"init: 'encodr' is no part.* one of encoder, dynamics, decoder"):
+    with pytest.raises(
+        ConfigError, match=r"init: 'encodr' is not a part.* one of encoder, dynamics, decoder"
+    ):
         begun(small_run, tmp_path, init_from=str(small_run), init="encodr")
     with pytest.raises(ConfigError, match="init: 'encoder,' is not allowed"):
         validate(tiny(init_from=str(small_run), init="encoder,"))
@@ -108,7 +110,7 @@ def test_a_run_that_nothing_can_be_taken_of_is_named_by_its_option(small_run, tm
     ("source", "init", "message"),
     [
         ("nowhere", "", "^init_from: 'nowhere' is not the folder"),
-        (None, "encodr", "^init: 'encodr' is no part"),
+        (None, "encodr", "^init: 'encodr' is not a part"),
     ],
 )
 def test_a_wrong_source_is_refused_before_anything_is_told_or_kept(
