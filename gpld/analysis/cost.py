@@ -302,7 +302,8 @@ def table(rows: pandas.DataFrame, *, title: str, notes: Sequence[str] = ()) -> T
         "by products: vector-Jacobian products by automatic differentiation, as the paper timed them; "
         "in closed form: the same estimate without them, which training uses",
     )
-    return Table(title, header, tuple(map(_cells, rows.to_dict("records"))), (*about, *notes))
+    cells = tuple(map(_cells, rows.to_dict("records")))
+    return Table(title, header, cells, (*about, *notes), labels=header.index("estimated") + 1)
 
 
 def _cells(row: dict[str, Any]) -> tuple[str, ...]:

@@ -31,6 +31,8 @@ class Table:
     """Notes for readers, with the data and the command."""
     totals: int = 0
     """How many of the last rows are totals."""
+    labels: int = 1
+    """How many of the first columns name a row."""
 
 
 def render(table: Table, form: Format) -> str:
@@ -71,16 +73,38 @@ def _terminal(table: Table) -> str:
     from rich.console import Console
     from rich.table import Table as RichTable
 
-    shown = RichTable(title=table.title, title_justify="left")
-    for i, name in enumerate(table.header):
-        shown.add_column(name, justify="right" if i else "left", no_wrap=not i)
-    for i, row in enumerate(table.rows):
-        shown.add_row(*row, end_section=i == len(table.rows) - table.totals - 1)
     stream = io.StringIO()
     here = Console()
     width = here.width if here.is_terminal else 40 + 22 * len(table.header)
-    Console(file=stream, width=width).print(shown)
+    widths = _widths(table)
+    for block in _blocks(table, widths, width):
+        shown = RichTable(title=None if stream.tell() else table.title, title_justify="left")
+        fits = sum(max(widths[i], len(table.header[i])) + 3 for i in block) < width
+        for i in block:
+            justify = "right" if i else "left"
+            shown.add_column(table.header[i], justify=justify, width=None if fits else widths[i])
+        for i, row in enumerate(table.rows):
+            cells = [row[column] for column in block]
+            shown.add_row(*cells, end_section=i == len(table.rows) - table.totals - 1)
+        Console(file=stream, width=width).print(shown)
     return stream.getvalue() + "\n".join(table.notes)
+
+
+def _widths(table: Table) -> list[int]:
+    """Of each column, the least at which no cell and no word of its head breaks."""
+    columns = zip(table.header, *table.rows, strict=True)
+    return [max(map(len, [*head.split(), *cells])) for head, *cells in columns]
+
+
+def _blocks(table: Table, widths: Sequence[int], width: int) -> list[list[int]]:
+    """Columns that fit beside each other, each time with those that name a row; all of them, if they fit."""
+    labels = list(range(table.labels))
+    blocks = [[*labels]]
+    for i in range(table.labels, len(widths)):
+        if sum(widths[j] + 3 for j in (*blocks[-1], i)) + 1 > width and blocks[-1] != labels:
+            blocks.append([*labels])
+        blocks[-1].append(i)
+    return blocks
 
 
 def _markdown(table: Table) -> str:

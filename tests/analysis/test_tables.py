@@ -1,5 +1,6 @@
 import csv
 import io
+import re
 from typing import get_args
 
 import numpy as np
@@ -58,6 +59,23 @@ def test_a_table_for_the_terminal_breaks_no_cell_at_80_columns():
     assert [line.split() for line in lines if line.strip()] == [
         [name, method, "0.0123", "0.00123", "0.345", "-", "0.51"] for name in maps for method in methods
     ]
+
+
+@pytest.mark.parametrize("width", [40, 80, 300])
+def test_a_table_wider_than_the_terminal_is_cut_between_columns(monkeypatch, width):
+    monkeypatch.setattr(Console, "is_terminal", True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    header = ("rho", "weight", *(f"seconds of column {i}" for i in range(9)))
+    cells = [("0.5", str(i), *(f"{j}.123 \u00b1 {i}.456" for j in range(9))) for i in range(2)]
+    shown = re.sub(r"\x1b\[[\d;]*m", "", render(Table("wide", header, tuple(cells), labels=2), "terminal"))
+    lines = shown.splitlines()
+    rows = [line.strip("\u2502").split("\u2502") for line in lines if line.startswith("\u2502")]
+    for i, expected in enumerate(cells):
+        found = [cell.strip() for row in rows[i::2] for cell in row[2:]]
+        assert found == list(expected[2:])
+        assert {tuple(cell.strip() for cell in row[:2]) for row in rows[i::2]} == {expected[:2]}
+    assert max(map(len, lines)) <= width
+    assert (len(rows) == 2) == (width == 300)
 
 
 def test_one_checkpoint_is_drawn_as_bars():
