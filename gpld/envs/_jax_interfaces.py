@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from gpld.types import Spaces
 RawKey = UInt32[Array, "2"]
 """Random keys as Brax and gymnax are used to them."""
 
-REGISTRIES = {"brax.envs": "get_environment", "mujoco_playground.registry": "load", "gymnax": "make"}
+REGISTRIES = {"brax.envs": "get_environment", "mujoco_playground": "registry.load", "gymnax": "make"}
 """Modules that make environments by name, and the function that does."""
 
 
@@ -59,7 +60,7 @@ def find(task: str) -> Any:
     module = sys.modules[path]
     found = getattr(module, name, None)
     if path in REGISTRIES and (found is None or isinstance(found, ModuleType)):  # brax.envs.ant is a module
-        found = partial(getattr(module, REGISTRIES[path]), name)
+        found = partial(attrgetter(REGISTRIES[path])(module), name)
     if found is None:
         near = suggestion(name, tuple(own for own in vars(module) if not own.startswith("_")))
         raise ConfigError(f"task {task!r} is not known: the module {path} has no {name}{near}")
@@ -126,9 +127,10 @@ def _like_gymnax(task: str, env: Any, params: Any) -> tuple[Functions, int, bool
 
     def step(state: Any, action: Float[Array, "A"], key: RawKey) -> Frame:
         obs, state, reward, done, *_ = step_env(key, state, read(action), params)
-        done = jnp.asarray(done).astype(bool)
-        truncated = jnp.bool_(False)
-        if hasattr(state, "time") and hasattr(params, "max_steps_in_episode"):
+        done, truncated = jnp.asarray(done).astype(bool), jnp.bool_(False)
+        if hasattr(env, "is_truncated"):
+            truncated = jnp.asarray(env.is_truncated(state, params)).astype(bool) & ~done
+        elif hasattr(state, "time") and hasattr(params, "max_steps_in_episode"):  # gymnax before 1.0
             truncated = done & (state.time >= params.max_steps_in_episode)
         return Frame(state, _named(obs), reward, done & ~truncated, truncated)
 

@@ -45,8 +45,9 @@ def test_an_end_by_truncation_or_by_the_limit_is_not_terminal():
         assert float(steps[3].obs["time"][0]) == 5
 
 
-def test_like_gymnax():
-    with make(f"{OWN}:Walk", count=1, seed=0, action_repeat=1) as env:
+@pytest.mark.parametrize("version", ["Walk", "NewWalk"])
+def test_like_gymnax(version):
+    with make(f"{OWN}:{version}", count=1, seed=0, action_repeat=1) as env:
         assert env.spaces.obs == (("observation", (3,)),)
         assert (env.spaces.actions, env.spaces.discrete) == (3, False)
         high = np.ones((2, 1, 3), np.float32)
@@ -70,7 +71,7 @@ def test_gymnax_s_parameters_and_choices():
 
 
 def test_names_may_be_instances_or_of_a_registry(monkeypatch):
-    monkeypatch.setitem(_jax_interfaces.REGISTRIES, OWN.removeprefix("jax:"), "get_environment")
+    monkeypatch.setitem(_jax_interfaces.REGISTRIES, OWN.removeprefix("jax:"), "registry.load")
     with make(f"{OWN}:instance", count=1, seed=0) as env:
         assert ends(run(env, zeros(env, 2)))[1] == (True, True)
     with make(f"{OWN}:ant", count=1, seed=0) as env:
