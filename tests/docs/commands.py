@@ -26,6 +26,7 @@ SMALL = {
     # One of them learns. The others act, evaluate, save and film: to compile an update takes too long.
     "gpld train": [*TINY, "--agent.compute", "float32", "--replay.train-ratio", "0.001"],
     "gpld train cartpole-swingup --preset demo --seed": ["--replay.train-ratio", "6"],
+    "gpld train envpool:Pong-v5": ["--eval.limit", "20"],  # of thousands
     "gpld profile": [*TINY, "--updates", "1"],
     "gpld eval": ["--episodes", "2"],
     "gpld sensitivity": ["--episodes", "2", "--steps", "40"],
