@@ -462,7 +462,7 @@ def test_damage_to_all_stops_the_run(tmp_path, caplog):
     shared = tmp_path / "steps" / f"{0:012d}-{3:012d}.npy"
     shared.write_bytes(shared.read_bytes()[:-1])
     with Checkpoints(tmp_path) as checkpoints:
-        reason = f"no checkpoint in {tmp_path} can be used: {shared} has 595 bytes instead of 596. Bring"
+        reason = f"no checkpoint in {tmp_path} can be used: {shared} has 595 bytes instead of 596. Restore"
         with pytest.raises(CheckpointError, match=reason):
             checkpoints.restore(arrays(0), empty())
         with pytest.raises(CheckpointError, match="restore it first"):
