@@ -79,7 +79,7 @@ class Stopwatch:
         return timed
 
 
-PARTS = {"_receive": "environments", "_send": "actions, from the device to the environments", "_log": "logging"}
+PARTS = {"_receive": "environments", "_send": "actions to the environments", "_log": "logging"}
 PROGRAMS = {"act": "handing over acting", "learn": "handing over learning"}
 
 
