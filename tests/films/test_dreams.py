@@ -38,5 +38,5 @@ def test_a_dream_is_drawn_beside_the_episode(small_run, tmp_path):
 
 def test_other_tasks_are_refused_by_name(small_run, tmp_path, monkeypatch):
     monkeypatch.setattr(_predictions, "SUITE", ())
-    with pytest.raises(films.NoFilm, match="not of cartpole-balance"):
+    with pytest.raises(films.NoFilm, match="not for cartpole-balance"):
         films.film_dream(small_run, tmp_path)
