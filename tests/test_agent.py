@@ -305,9 +305,8 @@ def furthest(one, two):
     return max(float(jnp.max(jnp.abs(x - y))) for x, y in pairs)
 
 
-@pytest.mark.parametrize(
-    "schedule", ["sqrt", *(pytest.param(x, marks=pytest.mark.slow) for x in ("linear", "step"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["sqrt", "linear", "step"])
 def test_every_number_in_which_runs_may_differ_is_the_runs_own(schedule):
     """In one program, each alone changes a run, and all together make it the run they make as constants."""
     assert set(OTHER_NUMBERS) == set(NUMBERS)

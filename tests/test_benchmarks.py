@@ -97,6 +97,7 @@ def test_environments_written_in_jax(tmp_path, monkeypatch):
     assert all(rate["agent steps/s"] > 0 for rate in rates.values())
 
 
+@pytest.mark.slow
 def test_foundations_agree_where_they_can_be_interpreted(tmp_path):
     compare = scripts.load("benchmarks/foundations/compare.py")
     options = compare.Options(runs=(2,), rows=128, deter=256, blocks=2, steps=1, repeats=1, out=tmp_path)

@@ -319,6 +319,7 @@ sys.exit(cli.main(["train", *sys.argv[1:]]))
 """
 
 
+@pytest.mark.slow
 def test_processes_really_meet():
     with socket.socket() as free:
         free.bind(("localhost", 0))

@@ -190,6 +190,7 @@ class _Quiet:
         pass
 
 
+@pytest.mark.slow
 def test_a_sample_of_corruptions(whole, tmp_path, caplog, monkeypatch):
     chosen = random.Random(1).sample(list(cases(whole.folder)), 4)
     chosen += [(Path(saved.CONFIG), way, 0) for way in ("half", "zeros")]  # no run goes on without it

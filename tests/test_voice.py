@@ -259,6 +259,7 @@ def test_filming_where_the_real_renderer_fails(real, small_run, tmp_path, monkey
         assert re.match(rf"gpld eval: no film: .*{told_of(name, real[1])}", line)
 
 
+@pytest.mark.slow
 def test_the_doctor_where_the_real_renderer_fails(real, monkeypatch):
     for name in [*real[0], "off"]:
         monkeypatch.setenv("MUJOCO_GL", name)
@@ -347,6 +348,7 @@ def test_an_evaluation_that_never_ends_is_ended_by_sigterm(module, tmp_path):
     assert not (tmp_path / "Endless" / "evaluation.json").exists()
 
 
+@pytest.mark.slow
 def test_a_process_that_an_environment_ends_is_told_of(module, tmp_path):
     folder = str(tmp_path / "Leaves")
     train = ["train", "gym:worst:Leaves-v0", "--preset", "nano", "cpu", "--out", str(tmp_path / "new")]

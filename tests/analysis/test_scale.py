@@ -65,7 +65,8 @@ def run(folder: Path, runs: int) -> tuple[float, int, list[str]]:
     return float(seconds), int(kilobytes), rest
 
 
-@pytest.mark.parametrize("runs", [360, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("runs", [360, 10_000])
 def test_many_runs_are_shown_in_seconds_and_little_memory(tmp_path, runs):
     seconds, kilobytes, shown = run(tmp_path, runs)
     assert shown == ["7", "aggregate", "tasks", "profile"]

@@ -163,7 +163,8 @@ with Hosts() as kept:  # processes that have drawn for another environment draw 
 """
 
 
-@pytest.mark.parametrize("task", ["cartpole-swingup", pytest.param("quadruped-walk", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["cartpole-swingup", "quadruped-walk"])
 def test_pixels_are_the_same_for_a_seed_and_go_with_the_states(task: str):
     # In a process in which drawing has not been settled yet.
     unsettled = {name: value for name, value in os.environ.items() if (name, value) != ("MUJOCO_GL", "off")}

@@ -160,6 +160,7 @@ def test_a_process_killed_between_steps(hosts):
     assert env.step(np.zeros((4, 1))).is_first.tolist() == [False, True, False, True]
 
 
+@pytest.mark.slow
 def test_kept_processes_give_the_bits_of_new_environments_and_end_at_last():
     how = {"count": 3, "backend": "dm_control"}
     with Hosts() as kept:

@@ -366,6 +366,7 @@ def test_predictions_without_a_codec_are_gifs(seer, tmp_path, monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_eval_predicts_from_states(small_run, tmp_path, capsys):
     flags = ["--episodes", "2", "--open-loop", "--out", str(tmp_path)]
     assert cli.main(["eval", str(small_run), *flags]) == 0

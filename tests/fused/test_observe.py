@@ -99,6 +99,7 @@ def test_under_vmap_over_runs():
         assert_same(jax.tree.map(lambda x, i=i: x[i], got), alone(*run))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("twin", [plain, deferred])
 def test_unrolling_changes_nothing(twin):
     arguments = example(SMALL, 5, 2)

@@ -55,6 +55,7 @@ def test_runs_are_those_of_a_population_of_the_same_shape(straight, tmp_path):
         assert options.load(member.folder / "config.json") == member.config
 
 
+@pytest.mark.slow
 def test_interrupted_and_resumed_it_is_the_same(straight, tmp_path):
     def stop(env):
         os.kill(os.getpid(), signal.SIGTERM)
@@ -93,6 +94,7 @@ def halving(seeds=(0, 1)):
     return Sweep({"eval.episodes": [1, 2], "agent.loss.dyn": [1.0, 2.0]}, seeds, halve_at=(400, 800))
 
 
+@pytest.mark.slow
 def test_half_of_the_settings_are_stopped_at_each_rung(tmp_path, capsys):
     config, sweep = pole(**QUIET), halving()
     assert [len(own) for own in programs(all_of(config, sweep, tmp_path))] == [4, 4]

@@ -1,10 +1,13 @@
 """Learning from host memory: the next batch is read while the device updates, and is the same batch."""
 
+import pytest
+
 from gpld import replay
 from gpld.training import _program
 from tests.training.test_program import CONFIG, KEYS, after, copied, same
 
 
+@pytest.mark.slow
 def test_batches_read_ahead_are_those_read_in_time():
     ahead = after(40, "host")
     in_time = copied(ahead)

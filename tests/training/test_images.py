@@ -19,6 +19,8 @@ from gpld.types import Spaces
 from tests.training.helpers import contents, differing, lines, tiny
 from tests.training.test_logs import events
 
+pytestmark = pytest.mark.slow
+
 
 class Square(gymnasium.Env):
     """A square that moves to and fro, as an image, and the time."""
@@ -124,7 +126,6 @@ def test_a_run_films_the_first_the_last_and_every_nth_evaluation(filmed):
     np.testing.assert_array_equal(moments, views)
 
 
-@pytest.mark.slow
 def test_a_warm_start_takes_the_convolutions(straight, tmp_path):
     trained = saved.load(straight).model.world
     config = square(env_steps=320, seed=5, init_from=str(straight), replay={"train_ratio": 0.001})
@@ -145,7 +146,6 @@ def test_a_trained_agent_looks(straight):
     assert np.abs(action).max() <= 1
 
 
-@pytest.mark.slow
 def test_updates_on_a_cpu_one_by_one_are_those_of_one_program(straight):
     """Which loops over them: convolutions are then computed otherwise, and round otherwise."""
     config, spaces = square(), saved.read_spaces(straight)

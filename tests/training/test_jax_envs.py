@@ -66,6 +66,7 @@ def test_steps_on_the_device_are_those_on_the_host(tmp_path, monkeypatch):
     assert_near(one, contents(config, tmp_path / "host"))
 
 
+@pytest.mark.slow
 def test_runs_beside_each_other_are_what_they_are_alone(tmp_path):
     config = short(replay=NO_UPDATES)
     members = [Member(replace(config, seed=seed), tmp_path / f"seed{seed}") for seed in (0, 5)]

@@ -356,6 +356,7 @@ def no_space(path):
     return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
 
+@pytest.mark.slow
 def test_a_disk_too_full_for_a_checkpoint_stops_the_run(straight, tmp_path, monkeypatch):
     config, publish = pole(checkpoint=OFTEN), _files.publish
 
@@ -373,6 +374,7 @@ def test_a_disk_too_full_for_a_checkpoint_stops_the_run(straight, tmp_path, monk
     straight.assert_same(tmp_path, config)
 
 
+@pytest.mark.slow
 def test_a_disk_too_full_for_metrics_stops_the_run(straight, tmp_path, monkeypatch):
     config, write = pole(checkpoint=OFTEN), os.write
 

@@ -164,6 +164,7 @@ def assert_same(straight, members):
         assert metrics(one.folder) == metrics(two.folder)
 
 
+@pytest.mark.slow
 def test_every_member_has_a_folder_as_if_it_were_alone(straight, tmp_path):
     for member, own in list(zip(straight[0], RUNS, strict=True))[:2]:
         alone = tmp_path / member.name
@@ -406,6 +407,7 @@ def test_finished_runs_are_left_alone_and_others_catch_up(straight, tmp_path, ca
     assert newest_checkpoint(tmp_path / "run1") == 1200
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_at_once_is_trained_in_turn(tmp_path, monkeypatch, capsys):
     fit, asked = _groups.fit, []
 

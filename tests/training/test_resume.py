@@ -81,6 +81,7 @@ def assert_killing_changes_nothing(config, tmp_path, kills, seed, straight=None)
     assert any("torn: True" in line for line in done), "no kill came while a checkpoint was written"
 
 
+@pytest.mark.slow
 def test_killed_while_training_while_writing_and_while_starting(tmp_path):
     config = tiny(backend="dm_control", checkpoint=OFTEN)
     train(config, tmp_path / "straight")

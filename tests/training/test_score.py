@@ -33,6 +33,7 @@ def test_another_seed_begins_elsewhere(trained, found):
     assert set(score.score(trained, episodes=3, seed=6).returns).isdisjoint(found.returns)
 
 
+@pytest.mark.slow
 def test_agents_scored_together_score_as_each_does_alone(trained):
     others = [
         trained._replace(
