@@ -47,6 +47,7 @@ def test_a_convolution_and_its_gradients_are_counted(groups):
     assert flops(jax.grad(total, argnums=(0, 1))) == 3 * once
 
 
+@pytest.mark.slow
 def test_the_arithmetic_of_an_update_grows_with_the_penalty():
     config = tiny("walker-walk")
 

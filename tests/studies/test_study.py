@@ -240,6 +240,7 @@ def test_a_study_that_is_not_there_is_named():
         _study.parse("title = ", "x")
 
 
+@pytest.mark.slow
 def test_an_estimate_is_in_proportion_to_what_was_measured():
     whole = studies.estimate(studies.plan(studies.get("proprio")))
     part = studies.estimate(studies.plan(studies.get("locomotion")))

@@ -53,6 +53,7 @@ def assert_near(one, two):
             np.testing.assert_allclose(one[name], two[name], rtol=1e-3, atol=1e-3, err_msg=name)
 
 
+@pytest.mark.slow
 def test_steps_on_the_device_are_those_on_the_host(tmp_path, monkeypatch):
     config = short(replay=NO_UPDATES)
     train(config, tmp_path / "device")
