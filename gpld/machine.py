@@ -28,10 +28,8 @@ class Memory(NamedTuple):
 def install(extra: str) -> str:
     """What to type in a checkout for one of the extras in pyproject.toml."""
     command = f"pip install -e '.[{extra}]'"
-    if extra == "suite" and sys.version_info >= (
-        3,
-        13,
-    ):  # where labmaze, for dm_control's mazes, has no wheels
+    # From Python 3.13 on, labmaze, which only dm_control's mazes use, has no wheels.
+    if extra == "suite" and sys.version_info >= (3, 13):
         command += ", and for dm_control pip install --no-deps dm_control==1.0.38"
     return command
 

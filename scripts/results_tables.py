@@ -396,8 +396,8 @@ def recipe() -> str:
         steps = sorted(set(tried["env_steps"]))
         default = evaluations.loc[evaluations["task"] == data["task"]]
         for method, own in default.groupby("method"):
-            # Environments step together, so evaluations come a few env steps late.
-            at = [own.loc[(own["env_steps"] // 5000 * 5000).isin([step, step + 10_000])] for step in steps]
+            nearest = [min(own["env_steps"], key=lambda at, step=step: abs(at - step)) for step in steps]
+            at = [own.loc[own["env_steps"] == step] for step in nearest]
             rows.append([data["task"], f"none, {method}", str(own["seed"].nunique()), *map(_returns, at)])
         for setting, own in tried.groupby("setting", sort=False):
             at = [own.loc[own["env_steps"] == step] for step in steps]

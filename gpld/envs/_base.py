@@ -179,6 +179,11 @@ class VectorEnv(ABC):
         because the state cannot be read; they begin a new episode at the next step.
         """
 
+    def _check_count(self, streams: int) -> None:
+        """Refuse a saved state of another number of streams."""
+        if streams != self.count:
+            raise ValueError(f"the saved state has {streams} streams, this environment {self.count}")
+
     def _begin_all(self, reason: Exception) -> list[int]:
         """Let all streams begin a new episode, because a saved state cannot be used; all of them."""
         log.warning("the saved state of the environments cannot be used: %s", reason)

@@ -126,8 +126,7 @@ class EnvPoolEnv(_Pools):
             actions, last = found["actions"], found["last"]
         except (_states.UnreadableState, KeyError, TypeError) as reason:
             return self._begin_all(reason)
-        if len(pending) != self.count:
-            raise ValueError(f"the saved state has {len(pending)} streams, this environment {self.count}")
+        self._check_count(len(pending))
         self._pool.close()
         self._pool = self._make()
         self._episodes = np.zeros_like(episodes)
@@ -222,8 +221,7 @@ class EnvPoolTask(_Pools):
             histories = [_history(**saved) for saved in found["histories"]]
         except (_states.UnreadableState, KeyError, TypeError) as reason:
             return self._begin_all(reason)
-        if len(pending) != self.count:
-            raise ValueError(f"the saved state has {len(pending)} streams, this environment {self.count}")
+        self._check_count(len(pending))
         self._made = made
         for i in range(self.count):
             self._renew(i)

@@ -113,8 +113,7 @@ class SerialEnv(VectorEnv):
             pending, restarts, streams = found["pending"], found["restarts"], found["streams"]
         except (_states.UnreadableState, KeyError, TypeError) as reason:
             return self._begin_all(reason)
-        if len(pending) != self.count:
-            raise ValueError(f"the saved state has {len(pending)} streams, this environment {self.count}")
+        self._check_count(len(pending))
         self._broken, self._steps, self._last = found["broken"], found["steps"], found["last"]
         for i in np.flatnonzero(restarts != self._restarts).tolist():
             self._streams[i] = None if streams[i] is None else self._make_stream(i, int(restarts[i]))
