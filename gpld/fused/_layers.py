@@ -96,17 +96,14 @@ class BlockLinear(nets.BlockLinear):
     swap them once.
     """
 
-    def __call__(self, x: Float[Array, "*N wide_in"]) -> Float[Array, "*N wide_out"]:
-        blocks, inputs, _ = self.weight.shape
-        y = block_product(x.reshape(*x.shape[:-1], blocks, inputs), self.weight.astype(x.dtype))
-        return add_bias(y.reshape(*y.shape[:-2], -1), self.bias)
+    @staticmethod
+    def product(x: Float[Array, "*N G in"], weight: Float[Array, "G in out"]) -> Float[Array, "*N G out"]:
+        return block_product(x, weight)
 
 
 @jax.custom_vjp
-def block_product(
-    x: Float[Array, "*N blocks in"], weight: Float[Array, "blocks in out"]
-) -> Float[Array, "*N blocks out"]:
-    """Each block of x times its matrix."""
+def block_product(x: Float[Array, "*N G in"], weight: Float[Array, "G in out"]) -> Float[Array, "*N G out"]:
+    """Each slice of x times its matrix."""
     axis = x.ndim - 1
     # Not by einsum, which may swap the factors and leave the rows of x as the fastest axis.
     return jnp.moveaxis(jax.lax.dot_general(x, weight, (((axis,), (1,)), ((axis - 1,), (0,)))), 0, -2)

@@ -38,7 +38,11 @@ class Linear(eqx.Module):
 
 
 class BlockLinear(eqx.Module):
-    """A block-diagonal linear map: the last axis in G slices, each with its own matrix."""
+    """A block-diagonal linear map: the last axis in G slices, each with its own matrix.
+
+    All blocks may read a second input, after their slices of the first: then its part of the matrices is an
+    ordinary one.
+    """
 
     weight: Float[Array, "G in out"]
     bias: Float[Array, " wide_out"]
@@ -49,11 +53,20 @@ class BlockLinear(eqx.Module):
         shape = (blocks, inputs // blocks, outputs // blocks)
         return cls(initial_weight(key, shape, inputs, 1.0), jnp.zeros(outputs))
 
-    def __call__(self, x: Float[Array, "*N wide_in"]) -> Float[Array, "*N wide_out"]:
-        blocks, inputs, _ = self.weight.shape
-        x = x.reshape(*x.shape[:-1], blocks, inputs)
-        y = jnp.einsum("...gi,gio->...go", x, self.weight.astype(x.dtype))
-        return add_bias(y.reshape(*y.shape[:-2], -1), self.bias)
+    def __call__(
+        self, x: Float[Array, "*N wide_in"], shared: Float[Array, "*N shared_in"] | None = None
+    ) -> Float[Array, "*N wide_out"]:
+        weight = self.weight.astype(x.dtype)
+        own = x.shape[-1] // len(weight)
+        y = self.product(x.reshape(*x.shape[:-1], -1, own), weight[:, :own]).reshape(*x.shape[:-1], -1)
+        if shared is not None:
+            y += shared @ weight[:, own:].transpose(1, 0, 2).reshape(shared.shape[-1], -1)
+        return add_bias(y, self.bias)
+
+    @staticmethod
+    def product(x: Float[Array, "*N G in"], weight: Float[Array, "G in out"]) -> Float[Array, "*N G out"]:
+        """Each slice of x times its matrix."""
+        return jnp.einsum("...gi,gio->...go", x, weight)
 
 
 def add_bias(y: Float[Array, "*N out"], bias: Float[Array, " out"]) -> Float[Array, "*N out"]:

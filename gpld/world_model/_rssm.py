@@ -98,17 +98,11 @@ class RSSM(eqx.Module):
         self, h: Float[Array, "*N D"], z: Float[Array, "*N KC"], action: Float[Array, "*N A"]
     ) -> Float[Array, "*N D"]:
         """The next h: a GRU in blocks, each of which reads its own part of h and all of [h, z, a]."""
-        blocks = self.gates.weight.shape[0]
-
-        def by_block(x: Float[Array, "*N wide"]) -> Float[Array, "*N G own"]:
-            return x.reshape(*x.shape[:-1], blocks, -1)
-
         entered = [dense(x) for dense, x in zip(self.inputs, (h, z, bounded(action)), strict=True)]
-        shared = jnp.concatenate(entered, axis=-1)[..., None, :]
-        shared = jnp.broadcast_to(shared, (*h.shape[:-1], blocks, shared.shape[-1]))
-        x = self.hidden(jnp.concatenate([by_block(h), shared], axis=-1).reshape(*h.shape[:-1], -1))
-        gates = by_block(self.gates(jax.nn.silu(self.hidden_norm(x))))
-        reset, candidate, update = (gate.reshape(h.shape) for gate in jnp.split(gates, 3, axis=-1))
+        x = self.hidden(h, jnp.concatenate(entered, axis=-1))
+        gates = self.gates(jax.nn.silu(self.hidden_norm(x)))
+        by_block = gates.reshape(*h.shape[:-1], len(self.gates.weight), -1)
+        reset, candidate, update = (gate.reshape(h.shape) for gate in jnp.split(by_block, 3, axis=-1))
         candidate = jnp.tanh(jax.nn.sigmoid(reset) * candidate)
         update = jax.nn.sigmoid(update - 1)
         return update * candidate + (1 - update) * h

@@ -38,6 +38,14 @@ def test_block_linear_is_a_block_diagonal_matrix():
     np.testing.assert_allclose(layer(x), np.asarray(x) @ full, rtol=1e-5, atol=1e-6)
 
 
+def test_all_blocks_read_the_shared_input_after_their_own_slices():
+    layer = BlockLinear.init(12 + 3 * 5, 6, 3, key=jax.random.key(0))
+    x, shared = (jax.random.normal(jax.random.key(k), (7, 2, width)) for k, width in ((1, 12), (2, 5)))
+    slices = [jnp.concatenate([own, shared], axis=-1) for own in jnp.split(x, 3, axis=-1)]
+    expected = jnp.concatenate([part @ layer.weight[i] for i, part in enumerate(slices)], axis=-1)
+    np.testing.assert_allclose(layer(x, shared), expected, rtol=1e-5, atol=1e-6)
+
+
 def test_block_linear_gradients_are_those_of_its_blocks():
     layer = BlockLinear.init(12, 6, 3, key=jax.random.key(0))
     x, weights = (jax.random.normal(jax.random.key(k), (5, 2, width)) for k, width in ((1, 12), (2, 6)))
