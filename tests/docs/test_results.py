@@ -141,5 +141,5 @@ def test_the_page_says_what_the_data_say(page, monkeypatch):
         gain = found.gain(found.scores, task)
         assert gain < 0
         assert f"**{-gain:.0%} less** on {task}" in text
-        assert f"On {task}, where the paper reports a gain, GPLD scores less." in text
+        assert f"On {task}, where the paper reports a gain, GPLD scores {-gain:.0%} less here." in text
     assert page.write_page(found) != page.PAGE.read_text()
