@@ -10,6 +10,7 @@ import argparse
 import json
 import re
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -42,7 +43,9 @@ class Evidence:
     def __init__(self) -> None:
         self.study: Study = studies.get(STUDY)
         self.tables: Tables = results.read_tables(DATA)
-        self.rows = self.tables.rows()
+        with tempfile.TemporaryDirectory() as folder:
+            studies.unpack_committed(self.study, Path(folder), DATA)
+            self.rows = results.load(folder)
         self.env_steps = self.study.env_steps[-1]
         self.scores = statistics.final_scores(self.rows, self.env_steps)
         self.areas = statistics.area_scores(self.rows, self.env_steps)
@@ -183,7 +186,7 @@ def _behind(found: Evidence, task: str) -> str:
 
 def smoothness(found: Evidence) -> str:
     """What the penalty does to the maps that it is about, and to predictions."""
-    measured = found.tables.sensitivity
+    measured = found.tables.tables["sensitivity"]
     if measured.empty:
         return "Not measured yet."
     last = measured.loc[measured["env_steps"] == measured["env_steps"].max()]
@@ -216,7 +219,7 @@ def smoothness(found: Evidence) -> str:
 
 
 def _predictions(found: Evidence) -> str:
-    measured = found.tables.quality
+    measured = found.tables.tables["quality"]
     last = measured.loc[measured["env_steps"] == measured["env_steps"].max()]
     means = last.groupby(["task", "ahead", "method"])[["latent", "reward", "observation"]].mean()
     rows = []

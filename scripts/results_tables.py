@@ -387,7 +387,7 @@ def exported_returns() -> str:
 def recipe() -> str:
     """Every setting that was tried, after the default on the same task."""
     header = ["task", "options besides the default's", "seeds", "return (env steps)", "later"]
-    evaluations = results.read_tables(RESULTS / "locomotion-short").evaluations
+    evaluations = results.read_tables(RESULTS / "locomotion-short").tables["evaluations"]
     sources = sorted(f"recipe/{path.stem}" for path in (RESULTS / "recipe").glob("*.json"))
     rows = []
     for name in sources:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,25 @@ from gpld.training.score import Score
 
 METHODS = tuple(population.TITLES[name] for name in reversed(population.BOTH))
 """Names of the paper's two methods, the baseline first."""
+
+TYPES = {
+    "run": "text",  # identifies runs; it is not parsed
+    "study": "text",
+    "task": "text",
+    "method": "text",
+    "seed": "int64",
+    "hyperparameters": "text",  # every option but task and seed, as JSON by dotted name
+    "kind": "text",  # evaluation: while training; score: of a checkpoint, with more episodes
+    "env_steps": "int64",
+    "agent_steps": "int64",
+    "updates": "int64",
+    "return": "float64",  # mean over the episodes
+    "return_std": "float64",
+    "episodes": "int64",
+    "seconds": "float64",  # wall-clock spent on the run until then, all its starts together
+    "version": "text",
+}
+"""Columns of a table of results."""
 
 SCORES = "scores.json"
 """The file in a run's folder, with the list `scores`, one entry for each env step at which it was scored."""
@@ -34,61 +54,33 @@ def collect(
     folder: Path, *, run: str | None = None, study: str = "", method: str | None = None
 ) -> pd.DataFrame:
     """Evaluations and scores in a run's folder, by env steps. Works on a run that is being written."""
-    config = options.load(folder / saved.CONFIG)
-    rows = pd.concat([_evaluations(folder), _scores(folder)], ignore_index=True)
-    return pd.DataFrame(
-        {
-            "run": run or str(folder),
-            "study": study,
-            "task": config.task,
-            "method": method or method_of(config),
-            "seed": config.seed,
-            "hyperparameters": hyperparameters(config),
-            "kind": rows["kind"],
-            "env_steps": rows["env_steps"],
-            "agent_steps": rows["env_steps"] // config.env.action_repeat,
-            "updates": rows["updates"],
-            "return": rows["return"],
-            "return_std": rows["return_std"],
-            "episodes": rows["episodes"],
-            "seconds": seconds_at(folder, np.asarray(rows["env_steps"])),
-            "version": version(folder),
-        },
-        index=range(len(rows)),
+    config, numbers = options.load(folder / saved.CONFIG), ["return", "return_std", "episodes"]
+    evaluations = logged(logs.read(folder), "eval/", numbers).fillna({"episodes": 0})
+    found = [{"kind": "evaluation", **row} for row in evaluations.to_dict("records")]
+    for score in read_scores(folder):
+        values = (score["mean"], score["std"], len(score["returns"]))
+        at = {"kind": "score", "env_steps": score["env_steps"], "updates": score["updates"]}
+        found.append(at | dict(zip(numbers, values, strict=True)))
+    rows = pd.DataFrame(found, columns=["kind", "env_steps", "updates", *numbers])
+    rows = rows.assign(
+        run=run or str(folder),
+        study=study,
+        task=config.task,
+        method=method or method_of(config),
+        seed=config.seed,
+        hyperparameters=hyperparameters(config),
+        agent_steps=rows["env_steps"] // config.env.action_repeat,
+        seconds=seconds_at(folder, rows["env_steps"].to_numpy()),
+        version=version(folder),
     )
+    return rows.astype({name: kind for name, kind in TYPES.items() if kind != "text"})[list(TYPES)]
 
 
-_TYPES = {
-    "kind": "object",
-    "env_steps": "int64",
-    "updates": "int64",
-    "return": "float64",
-    "return_std": "float64",
-    "episodes": "int64",
-}
-
-
-def _evaluations(folder: Path) -> pd.DataFrame:
-    metrics = logs.read(folder)
-    names = ("eval/return", "eval/return_std", "eval/episodes")
-    metrics = metrics.reindex(columns=["env_steps", "updates", *names])
-    rows = metrics.loc[metrics["eval/return"].notna()].rename(columns=lambda name: name.removeprefix("eval/"))
-    return rows.assign(kind="evaluation", episodes=rows["episodes"].fillna(0)).astype(_TYPES)
-
-
-def _scores(folder: Path) -> pd.DataFrame:
-    rows = [
-        {
-            "kind": "score",
-            "env_steps": score["env_steps"],
-            "updates": score["updates"],
-            "return": score["mean"],
-            "return_std": score["std"],
-            "episodes": len(score["returns"]),
-        }
-        for score in read_scores(folder)
-    ]
-    return pd.DataFrame(rows, columns=list(_TYPES)).astype(_TYPES)
+def logged(metrics: pd.DataFrame, prefix: str, names: Sequence[str]) -> pd.DataFrame:
+    """Env steps and updates of the lines of a log with a return, and some of their metrics."""
+    rows = metrics.reindex(columns=["env_steps", "updates", *(prefix + name for name in names)])
+    rows = rows.loc[rows[f"{prefix}return"].notna()]
+    return rows.set_axis(["env_steps", "updates", *names], axis=1)
 
 
 def hyperparameters(config: Config) -> str:

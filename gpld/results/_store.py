@@ -18,6 +18,7 @@ import pandas as pd
 from gpld import files
 from gpld.config import ConfigError
 from gpld.results import _collect
+from gpld.results._collect import TYPES
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,25 +26,7 @@ if TYPE_CHECKING:
 FOLDER = "results"
 """Where a study keeps its Parquet files."""
 
-_TYPES = {
-    "run": "text",  # identifies runs; it is not parsed
-    "study": "text",
-    "task": "text",
-    "method": "text",
-    "seed": "int64",
-    "hyperparameters": "text",  # every option but task and seed, as JSON by dotted name
-    "kind": "text",  # evaluation: while training; score: of a checkpoint, with more episodes
-    "env_steps": "int64",
-    "agent_steps": "int64",
-    "updates": "int64",
-    "return": "float64",  # mean over the episodes
-    "return_std": "float64",
-    "episodes": "int64",
-    "seconds": "float64",  # wall-clock spent on the run until then, all its starts together
-    "version": "text",
-}
-
-COLUMNS = tuple(_TYPES)
+COLUMNS = tuple(TYPES)
 """Columns of every table of results."""
 
 
@@ -144,18 +127,18 @@ def _schema() -> "pa.Schema":
     except ImportError as error:
         raise ConfigError("results: their Parquet files need pyarrow: pip install pyarrow") from error
     types = {"text": pa.dictionary(pa.int32(), pa.string()), "int64": pa.int64(), "float64": pa.float64()}
-    return pa.schema([(name, types[kind]) for name, kind in _TYPES.items()])
+    return pa.schema([(name, types[kind]) for name, kind in TYPES.items()])
 
 
 def _nothing() -> pd.DataFrame:
-    kinds = {name: "category" if kind == "text" else kind for name, kind in _TYPES.items()}
+    kinds = {name: "category" if kind == "text" else kind for name, kind in TYPES.items()}
     return pd.DataFrame(columns=list(COLUMNS)).astype(kinds)
 
 
 def _ordered(rows: pd.DataFrame) -> pd.DataFrame:
     """Rows in an order that does not depend on who wrote first, each of them once."""
     rows = rows.drop_duplicates(["run", "kind", "env_steps"], keep="last")
-    texts = {name: rows[name].astype("category") for name in COLUMNS if _TYPES[name] == "text"}
+    texts = {name: rows[name].astype("category") for name in COLUMNS if TYPES[name] == "text"}
     rows = rows.assign(
         **{
             name: column.cat.set_categories(sorted(column.cat.remove_unused_categories().cat.categories))

@@ -26,7 +26,7 @@ import pandas as pd
 
 from gpld import config as options, files
 from gpld.config import Config, ConfigError
-from gpld.results._collect import read_scores, seconds_at
+from gpld.results._collect import logged, read_scores, seconds_at
 from gpld.training import logs, provenance, saved
 
 RUNS = "runs.json"
@@ -73,6 +73,8 @@ NOT_LOGGED = ("env_steps", "updates", "seconds")
 """Their columns that are not among those metrics."""
 _COUNTS = ("seed", "env_steps", "updates", "episodes", "episode", "ahead")
 _TEXTS = ("task", "method", "map", "device", "estimator")
+FLOATS = "%.6g"
+"""How numbers are written."""
 _OWN = ("task", "seed")
 """Options in which runs of one method may differ."""
 
@@ -107,40 +109,8 @@ class Tables:
     study: Mapping[str, Any]
     """The study's definition when they were made."""
     runs: tuple[RunRecord, ...]
-    evaluations: pd.DataFrame
-    training: pd.DataFrame
-    scores: pd.DataFrame
-    sensitivity: pd.DataFrame
-    quality: pd.DataFrame
-    cost: pd.DataFrame
-
-    @property
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """All tables by name; those that the study does not have are empty."""
-        return {name: getattr(self, name) for name in TABLES}
-
-    def rows(self) -> pd.DataFrame:
-        """Evaluations and scores as `results.load` gives them."""
-        by_checkpoint = self.scores.groupby([*KEY, "env_steps", "updates"], sort=False)["return"]
-        scored = by_checkpoint.agg(["mean", lambda x: x.std(ddof=0), "size"]).reset_index()
-        scored.columns = [*KEY, "env_steps", "updates", "return", "return_std", "episodes"]
-        found = pd.concat(
-            [
-                self.evaluations.assign(kind="evaluation"),
-                scored.assign(kind="score", seconds=float("nan")),
-            ],
-            ignore_index=True,
-        )
-        about = {run.key: run for run in self.runs}
-        keys = list(found[[*KEY]].itertuples(index=False, name=None))
-        repeat = [int(about[key].options["env.action_repeat"]) for key in keys]
-        return found.assign(
-            run=["/".join((task, method, f"seed{seed}")) for task, method, seed in keys],
-            study=self.study["name"],
-            hyperparameters=[_hyperparameters(about[key].options) for key in keys],
-            agent_steps=found["env_steps"] // repeat,
-            version=[_version(about[key].provenance) for key in keys],
-        )
+    tables: Mapping[str, pd.DataFrame]
+    """All of `TABLES`; those that the study does not have are empty."""
 
 
 def collect_tables(study: Mapping[str, Any], folders: Mapping[tuple[str, str, int], Path]) -> Tables:
@@ -153,7 +123,7 @@ def collect_tables(study: Mapping[str, Any], folders: Mapping[tuple[str, str, in
             key = dict(zip(KEY, (task, method, seed), strict=True))
             parts[name].append(rows.assign(**key)[[*KEY, *TABLES[name]]])
     tables = {name: _joined(name, own) for name, own in parts.items()}
-    return check(Tables(study, tuple(records), **tables), "the study's runs")
+    return check(Tables(study, tuple(records), tables), "the study's runs")
 
 
 def merge(old: Tables, new: Tables) -> Tables:
@@ -163,7 +133,8 @@ def merge(old: Tables, new: Tables) -> Tables:
         if run.key in shared:
             for name in TABLES:
                 before, after = (of_run(tables.tables[name], run) for tables in (old, new))
-                if len(before) and len(after) and not _equal(before, after):
+                written = {rows.to_csv(float_format=FLOATS) for rows in (before, after) if len(rows)}
+                if len(written) > 1:
                     raise ConfigError(
                         f"results: {run.name} is already there with other numbers ({name}.csv); results are "
                         "never replaced: remove the run by hand if it is wrong"
@@ -175,7 +146,7 @@ def merge(old: Tables, new: Tables) -> Tables:
         newer = set(after[[*KEY]].itertuples(index=False, name=None))
         stays = [key not in newer for key in before[[*KEY]].itertuples(index=False, name=None)]
         joined[name] = _joined(name, [before.loc[stays], after])
-    return check(Tables(new.study, (*others, *new.runs), **joined), "the results together")
+    return check(Tables(new.study, (*others, *new.runs), joined), "the results together")
 
 
 def write_tables(tables: Tables, folder: Path | str) -> list[Path]:
@@ -184,14 +155,14 @@ def write_tables(tables: Tables, folder: Path | str) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     order = sorted(tables.runs, key=lambda run: run.key)
     common = _common([run.options for run in order])
-    made = [
-        dict(x)
-        for x in {json.dumps(run.provenance, sort_keys=True): run.provenance for run in order}.values()
-    ]
+    made: list[Mapping[str, Any]] = []
+    for run in order:
+        if run.provenance not in made:
+            made.append(run.provenance)
     runs = [
         {
             **dict(zip(KEY, run.key, strict=True)),
-            "provenance": made.index(dict(run.provenance)),
+            "provenance": made.index(run.provenance),
             "options": {name: x for name, x in run.options.items() if name not in (*common, *_OWN)},
         }
         for run in order
@@ -200,7 +171,7 @@ def write_tables(tables: Tables, folder: Path | str) -> list[Path]:
     texts = {RUNS: json.dumps(described, indent=1) + "\n"}
     for name in tables_of(tables.study):
         texts[f"{name}.csv"] = tables.tables[name].to_csv(
-            index=False, lineterminator="\n", float_format="%.6g"
+            index=False, lineterminator="\n", float_format=FLOATS
         )
     for name, text in texts.items():
         files.write_text(folder / name, text)
@@ -234,16 +205,14 @@ def read_tables(folder: Path | str) -> Tables:
         name: _read(folder / f"{name}.csv", columns) if name in tables_of(study) else _joined(name, [])
         for name, columns in TABLES.items()
     }
-    return check(Tables(study, runs, **tables), str(folder))
+    return check(Tables(study, runs, tables), str(folder))
 
 
 def check(tables: Tables, where: str) -> Tables:
     """Refuse tables that contradict themselves, by the run's name; the tables."""
-    known = {run.key for run in tables.runs}
-    if len(known) < len(tables.runs):
-        keys = [run.key for run in tables.runs]
-        twice = next(run for run in tables.runs if keys.count(run.key) > 1)
-        raise ConfigError(f"results: {twice.name} is there twice in {where}")
+    known = [run.key for run in tables.runs]
+    if repeated := [run.name for run in tables.runs if known.count(run.key) > 1]:
+        raise ConfigError(f"results: {repeated[0]} is there twice in {where}")
     methods: dict[str, RunRecord] = {}
     for run in tables.runs:
         first = methods.setdefault(run.method, run)
@@ -285,12 +254,10 @@ def _plain(flat: Mapping[str, Any]) -> dict[str, Any]:
 def _rows_of(folder: Path) -> dict[str, pd.DataFrame]:
     """The rows of each table in a run's folder."""
     metrics = logs.read(folder)
-    found = {}
-    for name, prefix in LOGGED.items():
-        logged = [column for column in TABLES[name] if column not in NOT_LOGGED]
-        rows = metrics.reindex(columns=["env_steps", "updates", *(prefix + column for column in logged)])
-        rows = rows.loc[rows[f"{prefix}return"].notna()]
-        found[name] = rows.set_axis(["env_steps", "updates", *logged], axis=1)
+    found = {
+        name: logged(metrics, prefix, [column for column in TABLES[name] if column not in NOT_LOGGED])
+        for name, prefix in LOGGED.items()
+    }
     found["evaluations"]["seconds"] = seconds_at(folder, found["evaluations"]["env_steps"].to_numpy())
     found["scores"] = pd.DataFrame(
         [
@@ -301,17 +268,9 @@ def _rows_of(folder: Path) -> dict[str, pd.DataFrame]:
         columns=list(TABLES["scores"]),
     )
     for name in MEASURED:
-        found[name] = _measured(folder, name)
+        path = folder / f"{name}.csv"
+        found[name] = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=list(TABLES[name]))
     return found
-
-
-def _measured(folder: Path, name: str) -> pd.DataFrame:
-    text, table = folder / f"{name}.csv", folder / f"{name}.parquet"
-    if text.exists():
-        return pd.read_csv(text)[list(TABLES[name])]
-    if table.exists():
-        return pd.read_parquet(table)[list(TABLES[name])]
-    return pd.DataFrame(columns=list(TABLES[name]))
 
 
 def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
@@ -320,7 +279,7 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
         rows = pd.read_csv(path)
     except FileNotFoundError:
         raise ConfigError(f"results: {path} is missing") from None
-    except (ValueError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"results: {path} is not a table ({error})") from error
     if missing := [name for name in needed if name not in rows]:
         raise ConfigError(f"results: {path} has no column {', '.join(missing)}; it needs {', '.join(needed)}")
@@ -357,11 +316,6 @@ def of_run(rows: pd.DataFrame, run: RunRecord) -> pd.DataFrame:
     return rows.loc[same].reset_index(drop=True)
 
 
-def _equal(one: pd.DataFrame, two: pd.DataFrame) -> bool:
-    """Whether two tables are the same as they are written."""
-    return one.to_csv(float_format="%.6g") == two.to_csv(float_format="%.6g")
-
-
 def _common(all_options: list[Mapping[str, Any]]) -> dict[str, Any]:
     first = all_options[0] if all_options else {}
     return {
@@ -369,16 +323,6 @@ def _common(all_options: list[Mapping[str, Any]]) -> dict[str, Any]:
         for name, value in first.items()
         if name not in _OWN and all(other.get(name) == value for other in all_options)
     }
-
-
-def _hyperparameters(flat: Mapping[str, Any]) -> str:
-    left_out = ("task", "seed", "env_steps")
-    return json.dumps({name: x for name, x in flat.items() if name not in left_out}, sort_keys=True)
-
-
-def _version(made: Mapping[str, Any]) -> str:
-    git = made.get("git") or {}
-    return f"{made.get('gpld', '')}{'+' + git['commit'][:12] if git.get('commit') else ''}"
 
 
 _MADE_WITH = ("gpld", "git", "python", "packages", "device", "xla_flags")

@@ -72,29 +72,17 @@ def test_what_runs_hold_comes_back_from_the_files(folders, kept):
     found = read_tables(kept)
     assert found.study == STUDY
     assert [run.key for run in found.runs] == sorted(folders)
-    assert found.evaluations["return"].tolist() == [10.0, 30.0] * 4
-    assert found.evaluations["seconds"].tolist() == [100.0, 200.0] * 4
-    assert found.training[["env_steps", "return", "episodes"]].drop_duplicates().values.tolist() == [
-        [1500, 12.5, 16]
-    ]
-    assert found.scores["return"].tolist() == [20.0, 30.0] * 4
-    assert (len(found.sensitivity), len(found.quality)) == (4, 4)
+    assert found.tables["evaluations"]["return"].tolist() == [10.0, 30.0] * 4
+    assert found.tables["evaluations"]["seconds"].tolist() == [100.0, 200.0] * 4
+    assert found.tables["training"][
+        ["env_steps", "return", "episodes"]
+    ].drop_duplicates().values.tolist() == [[1500, 12.5, 16]]
+    assert found.tables["scores"]["return"].tolist() == [20.0, 30.0] * 4
+    assert (len(found.tables["sensitivity"]), len(found.tables["quality"])) == (4, 4)
     weights = {run.method: run.options["agent.penalty.posterior"] for run in found.runs}
     assert weights == {"DreamerV3": 0.0, "GPLD-DreamerV3": 0.5}
     assert found.runs[0].provenance["date"] == "2026-11-17"
     assert "command" not in found.runs[0].provenance  # it may name folders of somebody's machine
-
-
-def test_rows_are_those_of_the_folders(folders, kept, tmp_path):
-    """Evaluations and scores are as `collect` gives them, but for what differs in names."""
-    found = read_tables(kept).rows()
-    assert set(found.columns) == set(results.COLUMNS)
-    for (task, method, seed), folder in folders.items():
-        own = found.loc[(found["method"] == method) & (found["seed"] == seed)].reset_index(drop=True)
-        before = results.collect(folder, run=f"{task}/{method}/seed{seed}", study="short", method=method)
-        columns = [name for name in results.COLUMNS if name not in ("seconds", "hyperparameters")]
-        pd.testing.assert_frame_equal(own[columns], before[columns], check_dtype=False)
-        assert json.loads(own["hyperparameters"][0]) == json.loads(before["hyperparameters"][0])
 
 
 def test_writing_is_repeatable(kept, tmp_path):
@@ -109,7 +97,7 @@ def test_more_runs_join_those_that_are_there(kept, tmp_path):
     }
     joined = merge(read_tables(kept), collect_tables(STUDY, more))
     assert len(joined.runs) == 5
-    assert len(joined.evaluations) == 10
+    assert len(joined.tables["evaluations"]) == 10
 
 
 def test_the_same_run_joins_only_with_the_same_numbers(folders, kept, tmp_path):
@@ -198,9 +186,12 @@ def test_what_was_not_measured_is_an_empty_table(folders, tmp_path):
         (folder / "scores.json").unlink()
     write_tables(collect_tables(STUDY, folders), tmp_path / "less")
     found = read_tables(tmp_path / "less")
-    assert (len(found.quality), len(found.scores), len(found.evaluations)) == (0, 0, 8)
-    assert set(found.rows()["kind"]) == {"evaluation"}
-    assert np.isfinite(found.rows()["return"]).all()
+    assert [len(found.tables[name]) for name in ("quality", "scores", "evaluations")] == [0, 0, 8]
+    unpacked = {key: tmp_path / "unpacked" / "-".join(map(str, key)) for key in folders}
+    results.unpack(found, unpacked)
+    rows = results.load(tmp_path / "unpacked")
+    assert set(rows["kind"]) == {"evaluation"}
+    assert np.isfinite(rows["return"]).all()
 
 
 def test_unpacked_runs_are_read_as_the_runs_were(folders, kept, tmp_path):
@@ -211,11 +202,9 @@ def test_unpacked_runs_are_read_as_the_runs_were(folders, kept, tmp_path):
     for name, rows in found.tables.items():
         pd.testing.assert_frame_equal(again.tables[name], rows)
     assert [run.options for run in again.runs] == [run.options for run in found.runs]
-    one = folders["walker-run", "GPLD-DreamerV3", 1]
-    before, after = (
-        results.collect(path, run="x") for path in (one, unpacked["walker-run", "GPLD-DreamerV3", 1])
-    )
-    pd.testing.assert_frame_equal(before, after)
+    for key, folder in folders.items():
+        before, after = (results.collect(path, run="x") for path in (folder, unpacked[key]))
+        pd.testing.assert_frame_equal(before, after)
 
 
 def test_measurements_of_committed_runs_are_read_as_any(tmp_path):

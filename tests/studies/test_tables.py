@@ -37,7 +37,7 @@ def test_committed_results_are_those_of_the_runs(place):
     assert len(found.runs) == 6
     assert {run.task for run in found.runs} == {"walker-walk"}
     assert {run.provenance["git"]["commit"] for run in found.runs} == {"c" * 40}
-    scores = found.scores.loc[found.scores["env_steps"] == 1200]
+    scores = found.tables["scores"].query("env_steps == 1200")
     assert scores.groupby("seed")["return"].mean().to_dict() == {3: 1123.0, 4: 1124.0}
 
 
