@@ -72,8 +72,8 @@ def whole(tmp_path_factory):
     found = Score(trained.config.task, 400, 0, 0, [1.5, 2.5])
     found.write(folder)
     results.add_score(folder, found)
-    for kind in (sensitivity, quality):
-        kind.measure_run(folder, episodes=1, steps=80)
+    kinds = {kind.NAME: kind.measure for kind in (sensitivity, quality)}
+    rollouts.measure_all(folder, kinds, episodes=1, steps=80)
     models = {step: bits(saved.load(folder, step).model) for step in saved.steps(folder)}
     return Whole(folder, models, trained.config, trained.spaces, shown(folder), numbers(folder))
 

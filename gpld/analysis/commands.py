@@ -60,7 +60,7 @@ def measure(name: str, arguments: Sequence[str], description: str) -> int:
     console, found = Console(), []
     for folder in track(rollouts.runs_in(options.runs), name, console=console, transient=True):
         with opening(folder, imports=options.imports):
-            found.append(kind.measure_run(folder, **chosen))
+            found.append(rollouts.measure_all(folder, {name: kind.measure}, **chosen)[name])
     rows = pandas.concat(found, ignore_index=True)
     table = kind.table(rows)
     for _, of_task in table.groupby("task", sort=False):
@@ -137,10 +137,10 @@ def _weights(text: str) -> tuple[float, float, float]:
     allowed = "RHO,POST,PRIOR, such as 0.5,0.5,0: rho in (0, 1] and weights that are not both 0"
     try:
         rho, posterior, prior = map(float, text.split(","))
+        if not 0 < rho <= 1 or min(posterior, prior) < 0 or not 0 < posterior + prior < math.inf:
+            raise ValueError
     except ValueError:
         raise ConfigError(f"settings: {text!r} is not allowed; it must be {allowed}") from None
-    if not 0 < rho <= 1 or min(posterior, prior) < 0 or not 0 < posterior + prior < math.inf:
-        raise ConfigError(f"settings: {text!r} is not allowed; it must be {allowed}")
     return rho, posterior, prior
 
 

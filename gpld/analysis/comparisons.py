@@ -63,13 +63,10 @@ def statistics_table(
     scores: pd.DataFrame, compared: Comparison, *, title: str, notes: Sequence[str] = ()
 ) -> Table:
     """Robust statistics of scores divided by the baseline's mean on each task, with 95% intervals."""
-    summary = statistics.summarise(scores)
-    baseline = summary.loc[summary["method"] == compared.baseline]
-    scale = dict(zip(baseline["task"], baseline["mean"], strict=True))
-    scale = {task: float(scale[task]) for task in compared.tasks if scale.get(task)}
+    scale = statistics.baseline_means(scores, compared.baseline, compared.tasks)
     rows = []
     for method in compared.methods:
-        known = set(summary.loc[summary["method"] == method, "task"])
+        known = set(scores.loc[scores["method"] == method, "task"])
         tasks = [task for task in scale if task in known]
         if not tasks:
             rows.append((method, *[NOTHING] * 5))

@@ -51,6 +51,9 @@ class Setting(NamedTuple):
 
 BASELINE = Setting(0.0, 0.0, 0.0, "")
 
+PAPER = {"ratio": "paper", "std": "paper_std", "seconds_more": "paper_seconds_more"}
+"""Columns of what the paper reports, and their names beside what is measured here."""
+
 ESTIMATORS = {"": NOTHING, "vjp": "by products", "probes": "in closed form", "exact": "exact"}
 """Names of the penalty's estimators in tables; the paper's were vector-Jacobian products."""
 
@@ -241,7 +244,6 @@ def compare(
     times = np.array(
         [[program.time() for program in programs] for _ in progress(list(range(repeats)), "time")]
     )
-    paper = _paper()
     rows = []
     for config, program, column in zip(configs, programs, times.T, strict=True):
         setting, ratios = setting_of(config), column / times[:, 0]
@@ -258,20 +260,11 @@ def compare(
                 "temporary_mib": program.temporary / 2**20,
                 "kernels": program.kernels,
                 "compile_seconds": program.compile_seconds,
-                **paper.get(setting[:3], _UNKNOWN),
             }
         )
-    return pandas.DataFrame(rows)
-
-
-_UNKNOWN = {"paper": math.nan, "paper_std": math.nan, "paper_seconds_more": math.nan}
-
-
-def _paper() -> dict[tuple[float, ...], dict[str, float]]:
-    """The paper's ratio with its standard deviation and the seconds more, by rho and weights."""
-    rows = results.paper_cost()[["rho", "posterior", "prior", "ratio", "std", "seconds_more"]]
-    rows = [(*BASELINE[:3], 1.0, 0.0, 0.0), *rows.itertuples(index=False)]
-    return {tuple(map(float, row[:3])): dict(zip(_UNKNOWN, map(float, row[3:]), strict=True)) for row in rows}
+    paper = results.paper_cost().rename(columns=PAPER)
+    paper.loc[len(paper)] = [*BASELINE[:3], 1.0, 0.0, 0.0]
+    return pandas.DataFrame(rows).merge(paper, how="left", on=list(Setting._fields[:3]))
 
 
 def print_progress(items: list[Any], what: str) -> Iterable[Any]:

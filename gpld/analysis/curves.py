@@ -23,7 +23,6 @@ class Runs(NamedTuple):
 
     env_steps: Float[np.ndarray, " points"]
     returns: Float[np.ndarray, "runs points"]
-    seeds: tuple[int, ...]
 
 
 class Curve(NamedTuple):
@@ -50,7 +49,6 @@ def align(rows: pd.DataFrame) -> dict[tuple[str, str], Runs]:
     aligned = {}
     for (task, method), some in evaluations.groupby(["task", "method"], observed=True, sort=False):
         table = some.pivot_table(index="run", columns="env_steps", values="return", observed=True)
-        seeds = some.groupby("run", observed=True)["seed"].first().reindex(table.index)
         x, y = table.columns.to_numpy(np.float64), table.to_numpy(np.float64)
         known = np.isfinite(y)
         if not known.all():
@@ -60,7 +58,7 @@ def align(rows: pd.DataFrame) -> dict[tuple[str, str], Runs]:
             y = np.stack([np.interp(x[shown], x[row], line[row]) for row, line in zip(known, y, strict=True)])
             x = x[shown]
         if len(x):
-            aligned[str(task), str(method)] = Runs(x, y, tuple(map(int, seeds)))
+            aligned[str(task), str(method)] = Runs(x, y)
     return aligned
 
 

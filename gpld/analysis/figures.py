@@ -98,10 +98,7 @@ def ablation(curves: Curves, compared: Comparison, *, title: str, band: Band = "
 def profile(scores: pd.DataFrame, compared: Comparison) -> "Figure":
     """Performance profiles: the share of runs that score more than a multiple of the baseline's mean."""
     figure, (panel, *_) = panels(1, panel=(4.0, 2.8))
-    summary = statistics.summarise(scores)
-    baseline = summary.loc[summary["method"] == compared.baseline]
-    means = dict(zip(baseline["task"], baseline["mean"], strict=True))
-    scale = {task: float(means[task]) for task in compared.tasks if means.get(task)}
+    scale = statistics.baseline_means(scores, compared.baseline, compared.tasks)
     levels = np.linspace(0.0, 2.0, 201)
     for method, look in _line_styles(compared.methods).items():
         matrix = statistics.score_matrix(scores, method, list(scale), scale)
@@ -290,21 +287,16 @@ def _bars(axis: "Axes", rows: Mapping[str, pd.DataFrame], x: str, y: str, xlabel
 
 
 def _lines(axis: "Axes", rows: Mapping[str, pd.DataFrame], x: str, y: str, xlabel: str) -> None:
-    """A line for each method."""
+    """A line for each method, with one standard deviation around it."""
     from matplotlib.ticker import EngFormatter
 
     for method, colour in colours(rows).items():
-        _line(axis, rows[method], x, y, method, colour)
+        groups = rows[method].groupby(x)[y]
+        points = pd.DataFrame({"mean": groups.mean(), "std": groups.std(ddof=0), "count": groups.count()})
+        points = points.loc[points["count"] == rows[method]["run"].nunique()]
+        marker, (mean, std) = "o" if len(points) < 30 else "", (points["mean"], points["std"])
+        axis.plot(points.index, mean, color=colour, marker=marker, markersize=3, label=method)
+        axis.fill_between(points.index, mean - std, mean + std, color=colour, alpha=0.2, linewidth=0)
     style(axis)
     axis.set_xlabel(xlabel, fontsize=8)
     axis.xaxis.set_major_formatter(EngFormatter(sep=""))
-
-
-def _line(axis: "Axes", rows: pd.DataFrame, x: str, y: str, label: str, colour: str) -> None:
-    groups = rows.groupby(x)[y]
-    points = pd.DataFrame({"mean": groups.mean(), "std": groups.std(ddof=0), "count": groups.count()})
-    points = points.loc[points["count"] == rows["run"].nunique()]
-    marker = "o" if len(points) < 30 else ""
-    axis.plot(points.index, points["mean"], color=colour, marker=marker, markersize=3, label=label)
-    low, high = points["mean"] - points["std"], points["mean"] + points["std"]
-    axis.fill_between(points.index, low, high, color=colour, alpha=0.2, linewidth=0)

@@ -148,12 +148,6 @@ def _decoded(
         return world.decoder(h, z), reward_of(world, h, z)
 
 
-def first_episode(found: OpenLoop) -> OpenLoop:
-    """The first of the episodes alone."""
-    truth, model = jax.tree.map(lambda x: x[:, :1], (found.truth, found.model))
-    return OpenLoop(truth, model, found.context)
-
-
 def rows(found: OpenLoop, name: str) -> UInt8[np.ndarray, "3 T B height width 3"]:
     """Truth, model, and model minus truth of an image, in colours; no difference is the grey 128."""
     truth, model = (coloured(side.obs[name]) for side in (found.truth, found.model))
@@ -161,15 +155,20 @@ def rows(found: OpenLoop, name: str) -> UInt8[np.ndarray, "3 T B height width 3"
     return np.stack([truth, model, difference.astype(np.uint8)])
 
 
-def pictures(found: OpenLoop, name: str) -> UInt8[np.ndarray, "T height width 3"]:
-    """A film of an image: `rows` from top to bottom, episodes from left to right, and a bar above."""
-    images = rows(found, name)
+def pictures(
+    found: OpenLoop, name: str, episodes: int | None = None
+) -> UInt8[np.ndarray, "T height width 3"]:
+    """A film of an image: `rows` from top to bottom, episodes from left to right, and a bar above.
+
+    Of all episodes, or of the first few.
+    """
+    images = rows(found, name)[:, :, :episodes]
     scale = -(-SIDE // images.shape[3])
     images = images.repeat(scale, axis=3).repeat(scale, axis=4)
     # Each with a white edge at its top and left.
     images = np.pad(images, [(0, 0)] * 3 + [(GAP, 0), (GAP, 0), (0, 0)], constant_values=255)
-    count, steps, episodes, height, width, _ = images.shape
-    film = images.transpose(1, 0, 3, 2, 4, 5).reshape(steps, count * height, episodes * width, 3)[:, :, GAP:]
+    count, steps, across, height, width, _ = images.shape
+    film = images.transpose(1, 0, 3, 2, 4, 5).reshape(steps, count * height, across * width, 3)[:, :, GAP:]
     return with_bar(film[:, GAP:], found.context)
 
 

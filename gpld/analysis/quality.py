@@ -11,7 +11,6 @@ actions were taken. What it expects after k steps is compared with what came:
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
@@ -104,14 +103,9 @@ def measure(trained: Trained, batch: Batch, *, seed: int = 0, horizon: int = HOR
     return pandas.DataFrame({"ahead": np.arange(1, horizon + 1), **rows})
 
 
-def last_checkpoints(rows: pandas.DataFrame) -> pandas.DataFrame:
-    """The rows about each run's last checkpoint."""
-    return rows.loc[rows["env_steps"] == rows.groupby("run")["env_steps"].transform("max")]
-
-
 def table(rows: pandas.DataFrame, ahead: Sequence[int] = (1, 5, 10, 25)) -> pandas.DataFrame:
     """By task, steps ahead and method, mean errors over runs of their last checkpoints."""
-    chosen = last_checkpoints(rows.loc[rows["ahead"].isin(ahead)])
+    chosen = rollouts.last_checkpoints(rows.loc[rows["ahead"].isin(ahead)])
     groups = chosen.groupby(["task", "ahead", "method"])
     means = groups.agg(runs=("run", "nunique"), **{name: (name, "mean") for name in MEASURES})
     return means.reset_index()
@@ -122,12 +116,7 @@ def draw(rows: pandas.DataFrame) -> "Figure":
     from gpld.analysis import figures
 
     keys = ["task", "method", "seed", "run", "ahead"]
-    long = last_checkpoints(rows).melt(keys, MEASURES, "measure", "error")
+    long = rollouts.last_checkpoints(rows).melt(keys, MEASURES, "measure", "error")
     return figures.lines(
         long, x="ahead", y="error", panel="measure", columns=MEASURES, xlabel="steps ahead", ylabel="error"
     )
-
-
-def measure_run(folder: Path, *, seed: int = 0, **options) -> pandas.DataFrame:
-    """Measure a run's checkpoints and keep the rows in its folder: see `rollouts.measure_run`."""
-    return rollouts.measure_run(folder, partial(measure, seed=seed), NAME, seed=seed, **options)

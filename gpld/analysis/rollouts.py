@@ -3,7 +3,7 @@
 import dataclasses
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from gpld.config import AgentConfig, ConfigError
 from gpld.files import DamagedFile
 from gpld.training import evaluation, saved
 from gpld.training.saved import Trained
-from gpld.types import Batch, Latent
+from gpld.types import Batch
 
 _act = jax.jit(agent.act, static_argnums=0)
 
@@ -48,14 +48,8 @@ def roll_out(
             noise = jax.random.fold_in(key, len(steps_taken))
             carry = _act(config.agent, trained.model, carry, step.obs, step.is_first, noise)
             action = np.asarray(carry.action)
-    return jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *steps_taken)._replace(
-        start=_blank(config.agent, episodes)
-    )
-
-
-def _blank(config: AgentConfig, count: int) -> Latent:
-    sizes = config.model
-    return Latent(jnp.zeros((count, sizes.deter)), jnp.zeros((count, sizes.stoch), jnp.uint8))
+    start = agent.init_carry(in_float32(config.agent), trained.spaces, episodes).latent
+    return jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *steps_taken)._replace(start=start)
 
 
 def in_float32(config: AgentConfig) -> AgentConfig:
@@ -63,13 +57,8 @@ def in_float32(config: AgentConfig) -> AgentConfig:
     return dataclasses.replace(config, compute="float32")
 
 
-Measure = Callable[[Trained, Batch], pandas.DataFrame]
-"""Rows of numbers about one agent, measured on its rollout."""
-
-
-def measure_run(folder: Path, measure: Measure, name: str, **options: Any) -> pandas.DataFrame:
-    """`measure_all` for a single measurement; its rows."""
-    return measure_all(folder, {name: measure}, **options)[name]
+Measure = Callable[..., pandas.DataFrame]
+"""Rows of numbers about one agent, from it, its rollout and the option `seed`."""
 
 
 def measure_all(
@@ -89,7 +78,8 @@ def measure_all(
     and updates, and are in `NAME.csv`, with those of checkpoints that were measured before and removed.
     """
     found: dict[str, list[pandas.DataFrame]] = {name: [] for name in measures}
-    for trained in _checkpoints(folder, all_checkpoints, step):
+    for model in saved.steps(folder) if all_checkpoints else [step]:
+        trained = saved.load(folder, model)
         batch = roll_out(trained, episodes=episodes, steps=steps, seed=seed, task=task)
         about = {
             "run": str(folder),
@@ -100,7 +90,7 @@ def measure_all(
             "updates": trained.updates,
         }
         for name, measure in measures.items():
-            rows = measure(trained, batch)
+            rows = measure(trained, batch, seed=seed)
             for column, value in reversed(about.items()):
                 rows.insert(0, column, value)
             found[name].append(rows)
@@ -122,12 +112,9 @@ def _merge(path: Path, rows: pandas.DataFrame) -> pandas.DataFrame:
     return rows
 
 
-def _checkpoints(folder: Path, every: bool, step: int | None) -> Iterator[Trained]:
-    if not every:
-        yield saved.load(folder, step)
-        return
-    for step in saved.steps(folder):
-        yield saved.load(folder, step)
+def last_checkpoints(rows: pandas.DataFrame) -> pandas.DataFrame:
+    """The rows about each run's last checkpoint."""
+    return rows.loc[rows["env_steps"] == rows.groupby("run")["env_steps"].transform("max")]
 
 
 def runs_in(folders: Sequence[Path | str]) -> list[Path]:
@@ -159,7 +146,7 @@ def read_run(run: Path, name: str) -> pandas.DataFrame:
 
 
 def read(folders: Sequence[Path], name: str) -> pandas.DataFrame:
-    """The rows that `measure_run` wrote for all runs in some folders; empty if there are none."""
+    """The rows that `measure_all` wrote for all runs in some folders; empty if there are none."""
     found = [rows for run in runs_in(folders) if len(rows := read_run(run, name))]
     return pandas.concat(found, ignore_index=True) if found else pandas.DataFrame()
 
@@ -168,7 +155,7 @@ def _table(path: Path) -> pandas.DataFrame:
     """The rows in a file."""
     try:
         rows = pandas.read_csv(io.StringIO(files.read_sealed(path)))
-    except (ValueError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise DamagedFile(f"{path}: not a table of measurements ({error}); move it away") from error
     columns = ("run", *results.KEY, *results.TABLES.get(path.stem, ("env_steps",)))
     if missing := [name for name in columns if name not in rows]:

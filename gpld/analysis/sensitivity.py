@@ -11,13 +11,13 @@ to 10% of the inputs' mean norm. `MAPS` says what is moved. All maps are the age
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pandas
+from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from gpld import world_model
@@ -122,11 +122,12 @@ def sensitivities(
         jacobians = world_model.penalties(config, world.dynamics, prediction, noise)
 
         h = prediction.observed.h.reshape(states, -1)
-        observations = _flat(batch.obs, states)
-        shapes = {name: values.shape[2:] for name, values in batch.obs.items()}
+        obs = jax.tree.map(lambda x: x.reshape(states, *x.shape[2:]).astype(jnp.float32), batch.obs)
+        observations = jax.vmap(lambda one: ravel_pytree(one)[0])(obs)
+        _, unravel = ravel_pytree(jax.tree.map(lambda x: x[0], obs))
 
         def encode(o: Float[Array, "N d"]) -> Float[Array, "N E"]:
-            return world.encoder(_unflat(o, shapes), jnp.dtype(config.compute))
+            return world.encoder(jax.vmap(unravel)(o), jnp.dtype(config.compute))
 
         def posterior(e: Float[Array, "N E"]) -> Float[Array, "N K C"]:
             return world.dynamics.probs(world.dynamics.posterior(jnp.concatenate([h, e], axis=1)))
@@ -141,18 +142,6 @@ def sensitivities(
             for name, key in zip(MAPS, keys, strict=True)
         }
     return found, jacobians
-
-
-def _flat(obs: dict[str, Array], states: int) -> Float[Array, "N d"]:
-    return jnp.concatenate([x.reshape(states, -1).astype(jnp.float32) for x in obs.values()], axis=1)
-
-
-def _unflat(
-    flat: Float[Array, "N d"], shapes: dict[str, tuple[int, ...]]
-) -> dict[str, Float[Array, "N ..."]]:
-    ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])[:-1].tolist()
-    parts = jnp.split(flat, ends, axis=1)
-    return {name: x.reshape(len(x), *shape) for (name, shape), x in zip(shapes.items(), parts, strict=True)}
 
 
 def measure(trained: Trained, batch: Batch, *, seed: int = 0) -> pandas.DataFrame:
@@ -189,9 +178,7 @@ def table(rows: pandas.DataFrame) -> pandas.DataFrame:
     `ratio` is a method's mean KL to that of the first method of its task and map, which is DreamerV3 if there
     is one.
     """
-    found = averages(rows)
-    last = found.loc[found["env_steps"] == found.groupby("run")["env_steps"].transform("max")]
-    groups = last.groupby(["task", "map", "method"])
+    groups = rollouts.last_checkpoints(averages(rows)).groupby(["task", "map", "method"])
     summary = groups.agg(
         runs=("run", "nunique"),
         env_steps=("env_steps", "max"),
@@ -212,8 +199,3 @@ def draw(rows: pandas.DataFrame, maps: Sequence[str] = ("posterior", "prior")) -
     return figures.lines(
         found, x="env_steps", y="kl", panel="map", columns=maps, xlabel="env steps", ylabel="KL / step (nats)"
     )
-
-
-def measure_run(folder: Path, *, seed: int = 0, **options) -> pandas.DataFrame:
-    """Measure a run's checkpoints and keep the rows in its folder: see `rollouts.measure_run`."""
-    return rollouts.measure_run(folder, partial(measure, seed=seed), NAME, seed=seed, **options)

@@ -213,6 +213,12 @@ def aggregate(summary: pd.DataFrame, baseline: str) -> pd.DataFrame:
     return pd.DataFrame.from_dict(table, orient="index").rename_axis("method")
 
 
+def baseline_means(scores: pd.DataFrame, baseline: str, tasks: Sequence[str]) -> dict[str, float]:
+    """The baseline's mean score on each of some tasks where it is not 0, to divide scores by."""
+    means = scores.loc[scores["method"] == baseline].groupby("task", observed=True)["return"].mean()
+    return {task: float(means[task]) for task in tasks if means.get(task)}
+
+
 def score_matrix(
     scores: pd.DataFrame, method: str, tasks: Sequence[str], scale: dict[str, float] | None = None
 ) -> Float[np.ndarray, "runs tasks"]:

@@ -33,7 +33,7 @@ def film_predictions(
     found = open_loop.open_loop(trained, steps=steps, seed=seed, task=task)
     made = []
     for name in trained.spaces.images:
-        both = (open_loop.pictures(some, name) for some in (found, open_loop.first_episode(found)))
+        both = (open_loop.pictures(found, name, episodes) for episodes in (None, 1))
         made += save_film(out, f"{NAME}-{name}", *map(list, both))[0]
     if trained.spaces.vector_obs:
         source = f"{trained.config.task}, {trained.env_steps:,} env steps, seed {seed}; {trained.folder}"

@@ -6,13 +6,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from gpld import results
 from gpld.analysis import report
 from gpld.analysis.curves import Curve
 from gpld.analysis.report._page import render
 from gpld.display.curve import COLOURS
 from tests.analysis.test_quality import ROWS as QUALITY
 
-NOTHING = pd.DataFrame(columns=["kind", "return", "run"]).astype({"return": float})
+NOTHING = pd.DataFrame(columns=list(results.COLUMNS)).astype({"return": float})
 """No results."""
 SENSITIVITY = pd.DataFrame(
     {

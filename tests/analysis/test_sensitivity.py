@@ -15,6 +15,10 @@ from gpld.training import saved
 from gpld.training.checkpoints import milestones
 
 
+def measure_run(folder, **options):
+    return rollouts.measure_all(folder, {"sensitivity": sensitivity.measure}, **options)["sensitivity"]
+
+
 def test_a_linear_gaussian_head_has_its_analytic_sensitivity():
     # r(x) = N(W'x, s^2 I):  KL(r(x) || r(x + d)) = |W'd|^2 / (2 s^2), and E |W'v|^2 = ||W||_F^2 / dims.
     dims, std, key = 6, 0.7, jax.random.key(0)
@@ -82,7 +86,7 @@ SHAPE = {"episodes": 2, "steps": 20}
 
 @pytest.fixture(scope="module")
 def measured(runs):
-    rows = {name: sensitivity.measure_run(folder, **SHAPE) for name, folder in runs.items()}
+    rows = {name: measure_run(folder, **SHAPE) for name, folder in runs.items()}
     return pandas.concat(rows.values(), ignore_index=True)
 
 
@@ -127,7 +131,7 @@ def test_the_jacobian_is_that_of_the_full_map(runs):
 
 
 def test_the_seed_decides_everything(runs):
-    one, two, other = (sensitivity.measure_run(runs["gpld"], seed=seed, **SHAPE) for seed in (1, 1, 2))
+    one, two, other = (measure_run(runs["gpld"], seed=seed, **SHAPE) for seed in (1, 1, 2))
     pandas.testing.assert_frame_equal(one, two)
     assert (one["kl"] != other["kl"]).all()
 
@@ -148,11 +152,11 @@ def test_all_checkpoints_are_measured_and_kept_by_their_step(runs):
     steps = saved.steps(folder)
     assert steps == [800, 1600]
     (folder / "sensitivity.csv").unlink(missing_ok=True)
-    newest = sensitivity.measure_run(folder, **options)
+    newest = measure_run(folder, **options)
     assert newest["env_steps"].unique().tolist() == steps[1:]
-    both = sensitivity.measure_run(folder, all_checkpoints=True, **options)
+    both = measure_run(folder, all_checkpoints=True, **options)
     assert both["env_steps"].unique().tolist() == steps
-    again = sensitivity.measure_run(folder, **options)
+    again = measure_run(folder, **options)
     pandas.testing.assert_frame_equal(again, both)
     pandas.testing.assert_frame_equal(rollouts.read([folder], "sensitivity"), both)
     assert both.groupby("env_steps")["kl"].mean().nunique() == 2
@@ -162,7 +166,7 @@ def test_milestones_are_measured_too(runs, tmp_path):
     folder = shutil.copytree(runs["gpld"], tmp_path / "run")
     early = saved.load(folder, 800)
     milestones.save([folder], 400, jax.tree.map(lambda x: x[None], early.model), updates=50)
-    rows = sensitivity.measure_run(folder, all_checkpoints=True, **SHAPE)
+    rows = measure_run(folder, all_checkpoints=True, **SHAPE)
     assert rows["env_steps"].unique().tolist() == [400, 800, 1600]
     kept, checkpoint, last = (rows.loc[rows["env_steps"] == step] for step in (400, 800, 1600))
     assert set(kept["updates"]) == {50}

@@ -348,7 +348,7 @@ def test_predictions_of_images_are_films(seer, tmp_path):
             assert frame.shape == picture.shape
             assert np.median(np.abs(frame.astype(int) - picture)) <= 3
     strip = read(made[2])
-    first = open_loop.pictures(open_loop.first_episode(found), "view")[0]
+    first = open_loop.pictures(found, "view", 1)[0]
     np.testing.assert_array_equal(strip[:, : first.shape[1]], first)
     np.testing.assert_array_equal(first[4:132, :128], shown[0, 4:132, :128])
     with Image.open(made[4]) as figure:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gpld.analysis import quality, sensitivity
+from gpld.analysis import quality, rollouts, sensitivity
 from gpld.analysis.report._page import Chart, Section
 from gpld.analysis.tables import NOTHING, Table
 
@@ -16,7 +16,7 @@ MEASURES = tuple(TITLES)
 
 
 def section_of(name: str, rows: pd.DataFrame, notes: Sequence[str] = ()) -> Section:
-    """The section about one of `MEASURES`. `rows` are those of `rollouts.measure_run`, of any runs."""
+    """The section about one of `MEASURES`. `rows` are those of `rollouts.measure_all`, of any runs."""
     make = {sensitivity.NAME: _sensitivity, quality.NAME: _quality}[name]
     return Section(name, TITLES[name], *make(rows, tuple(notes)))
 
@@ -55,7 +55,7 @@ def _sensitivity(rows: pd.DataFrame, notes: tuple[str, ...]) -> tuple[str, list[
 
 
 def _quality(rows: pd.DataFrame, notes: tuple[str, ...]) -> tuple[str, list[Chart], list[Table]]:
-    last = quality.last_checkpoints(rows)
+    last = rollouts.last_checkpoints(rows)
     charts = [
         _chart(own, f"{task}: {measure}", "ahead", measure, x="steps ahead", y="error")
         for task, own in last.groupby("task", sort=False)

@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 
 import gpld
-from gpld.analysis.curves import Curve, Curves, task_curve
+from gpld.analysis.curves import Curve, align
 from gpld.analysis.tables import NOTHING, Table
 from gpld.display.curve import colours
 from gpld.files import read_bytes, write_text
+from gpld.pictures import spaced
 
 MAX_RUNS = 500
 """With more runs than this, the page has their means alone."""
@@ -145,56 +146,37 @@ def _curves(rows: pd.DataFrame) -> list[dict[str, Any]]:
     """Learning curves of all runs, or of their means if there are too many."""
     evaluations = rows.loc[(rows["kind"] == "evaluation") & np.isfinite(rows["return"])]
     if evaluations["run"].nunique() > MAX_RUNS:
-        from gpld.analysis.curves import align
-
-        return _means(align(evaluations))
+        evaluations = _means(evaluations)
     curves = []
-    for name, run in evaluations.groupby("run", observed=True, sort=False):
-        run = _thinned(run.sort_values("env_steps"))
-        first = run.iloc[0]
-        seconds = [None if np.isnan(x) else round(x, 1) for x in run["seconds"]]
+    for _, run in evaluations.groupby(["run", "task", "method"], observed=True, sort=False):
+        run, first = run.sort_values("env_steps").iloc[spaced(len(run), MAX_POINTS)], run.iloc[0]
         curves.append(
             {
-                "run": str(name),
+                "run": str(first["run"]),
                 "task": str(first["task"]),
                 "method": str(first["method"]),
                 "seed": int(first["seed"]),
                 "steps": run["env_steps"].tolist(),
-                "seconds": seconds,
+                "seconds": [None if np.isnan(x) else round(x, 1) for x in run["seconds"]],
                 "returns": [round(x, 3) for x in run["return"]],
             }
         )
     return curves
 
 
-def _means(curves: Curves) -> list[dict[str, Any]]:
+def _means(evaluations: pd.DataFrame) -> pd.DataFrame:
+    """The means over the runs of each task and method, as if each were one run."""
     found = []
-    for (task, method), runs in curves.items():
-        curve = task_curve(runs)
-        shown = np.unique(np.linspace(0, len(curve.mean) - 1, MAX_POINTS).round().astype(int))
-        found.append(
-            {
-                "run": f"mean of {curve.runs} runs",
-                "task": task,
-                "method": method,
-                "seed": 0,
-                "steps": curve.env_steps[shown].tolist(),
-                "seconds": [None] * len(shown),
-                "returns": curve.mean[shown].round(3).tolist(),
-            }
-        )
-    return found
+    for (task, method), runs in align(evaluations).items():
+        about = {"run": f"mean of {len(runs.returns)} runs", "task": task, "method": method, "seed": 0}
+        points = {"env_steps": runs.env_steps, "seconds": np.nan, "return": runs.returns.mean(0)}
+        found.append(pd.DataFrame(about | points))
+    return pd.concat(found)
 
 
 def _other(task: str, name: str, curve: Curve) -> dict[str, Any]:
     numbers = {key: getattr(curve, key).round(3).tolist() for key in ("mean", "low", "high")}
     return {"task": task, "method": name, "steps": curve.env_steps.tolist(), **numbers}
-
-
-def _thinned(run: pd.DataFrame) -> pd.DataFrame:
-    if len(run) <= MAX_POINTS:
-        return run
-    return run.iloc[np.linspace(0, len(run) - 1, MAX_POINTS).round().astype(int)]
 
 
 def _tables(page: Page, tables: Sequence[Table], opened: int = 0) -> str:
