@@ -16,19 +16,22 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TypeVar
 
-from gpld import config as options, files, results
+from gpld import config as options, files, results, training
 from gpld.analysis import quality, rollouts, sensitivity
-from gpld.config import Config, ConfigError
+from gpld.config import ConfigError
 from gpld.population import Member
 from gpld.studies import _state, _times
 from gpld.studies._plan import RUNS, Group, Plan, Run, read_plan
-from gpld.training import saved
+from gpld.training import Result, saved, score
+from gpld.training.score import Score
+
+Done = TypeVar("Done")
 
 
 class Interrupted(BaseException):
@@ -94,14 +97,17 @@ def _update_init_from(config: Path, folder: Path, start: Run) -> None:
 
 def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, failures: dict[str, str]) -> None:
     """Train some runs to `env_steps` and score them there. Failures are added as messages, by run."""
-    configs = [replace(run.config, env_steps=env_steps) for run in runs]
-    outcomes = train_group(configs, [_state.run_folder(folder, run) for run in runs])
-    signals = [outcome.signal for outcome in outcomes if outcome.signal is not None]
-    for run, outcome in zip(runs, outcomes, strict=True):
-        if outcome.error is not None:
-            _record_failure(failures, run, outcome.error)
+
+    def train(some: Sequence[Run]) -> list[Result]:
+        configs = [replace(run.config, env_steps=env_steps) for run in some]
+        folders = [_state.run_folder(folder, run) for run in some]
+        return training.train_all(list(map(Member, configs, folders)))
+
+    ended = _together(train, runs, failures)
+    signals = [result.signal for result in ended if result.signal is not None]
     if not signals:
-        _score_each(folder, plan, [run for run in runs if run.name not in failures], env_steps, failures)
+        trained = [run for run in runs if run.name not in failures]
+        _together(lambda some: _score(folder, plan, some, env_steps), trained, failures)
     for run in runs:
         _state.store(folder, plan, run)
         if env_steps == run.config.env_steps and env_steps in _state.scored(folder, run):
@@ -110,49 +116,21 @@ def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, fail
         raise Interrupted(signals[0])
 
 
-class Outcome(NamedTuple):
-    """How the training of one run ended: finished if both are None."""
-
-    signal: int | None = None
-    """The signal that interrupted it; it is saved."""
-    error: Exception | None = None
-
-
-def train_group(configs: Sequence[Config], folders: Sequence[Path]) -> list[Outcome]:
-    """Train runs in one program, each in its folder, or resume them."""
-    from gpld.training import train_all
-
-    if not configs:
+def _together(
+    do: Callable[[Sequence[Run]], list[Done]], runs: Sequence[Run], failures: dict[str, str]
+) -> list[Done]:
+    """What `do` returns for some runs. One must not end the others: alone, only that one fails."""
+    try:
+        return do(runs) if runs else []
+    except Exception as error:
+        if len(runs) > 1:
+            return [done for run in runs for done in _together(do, [run], failures)]
+        _record_failure(failures, runs[0], error)
         return []
-    members = [Member(config, folder) for config, folder in zip(configs, folders, strict=True)]
-    try:
-        return [Outcome(signal=result.signal) for result in train_all(members)]
-    except Exception as error:
-        if len(members) == 1:
-            return [Outcome(error=error)]
-    # One run must not end the others: alone, only that one fails.
-    return [train_group([member.config], [member.folder])[0] for member in members]
 
 
-def _score_each(
-    folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, failures: dict[str, str]
-) -> None:
-    """Score runs together. One must not end the others: if they cannot be, only that one fails."""
-    try:
-        if runs:
-            _score(folder, plan, runs, env_steps)
-    except Exception as error:
-        if len(runs) == 1:
-            _record_failure(failures, runs[0], error)
-            return
-        for run in runs:
-            _score_each(folder, plan, [run], env_steps, failures)
-
-
-def _score(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int) -> None:
+def _score(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int) -> list[Score]:
     """Score the newest checkpoints of some runs in one program."""
-    from gpld.training import score
-
     trained = [saved.load(_state.run_folder(folder, run)) for run in runs]
     for one in trained:
         if one.env_steps != env_steps:
@@ -161,6 +139,7 @@ def _score(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int) -> Non
     for run, own in zip(runs, found, strict=True):
         results.add_score(_state.run_folder(folder, run), own)
         print(f"{run.name}: {own.mean:.1f} after {env_steps:,} env steps", flush=True)
+    return found
 
 
 def _measure(

@@ -4,12 +4,11 @@ import sys
 
 import pytest
 
-from gpld import results, studies
+from gpld import results, studies, training
 from gpld.analysis import rollouts
 from gpld.config import ConfigError
 from gpld.studies import _show, _state, _worker
-from gpld.studies._worker import Outcome
-from gpld.training import saved, score as scoring
+from gpld.training import Result, saved, score as scoring
 from gpld.training.saved import Trained
 from gpld.training.score import Score
 from tests.studies.helpers import finish, measure, small
@@ -20,12 +19,12 @@ def worked(monkeypatch):
     """What is done to which models after training, which is pretended, in order."""
     calls = []
 
-    def train(configs, folders):
-        for config, folder in zip(configs, folders, strict=True):
+    def train(members):
+        for config, folder in members:
             for place in (f"checkpoints/{config.env_steps:012d}", "milestones/000000000400"):
                 (folder / place).mkdir(parents=True, exist_ok=True)
-        calls.append(("train", len(configs), configs[0].env_steps) if configs else "none")
-        return [Outcome() for _ in configs]
+        calls.append(("train", len(members), members[0].config.env_steps))
+        return [Result(folder, config.env_steps, True) for config, folder in members]
 
     def load(folder):
         return Trained(folder, None, None, None, saved.steps(folder)[-1], 0)
@@ -47,7 +46,7 @@ def worked(monkeypatch):
         stopping = None
 
     calls = Calls()
-    monkeypatch.setattr(_worker, "train_group", train)
+    monkeypatch.setattr(training, "train_all", train)
     monkeypatch.setattr(saved, "load", load)
     monkeypatch.setattr(scoring, "score_all", score_all)
     monkeypatch.setattr(rollouts, "measure_all", measure_all)
@@ -72,7 +71,7 @@ def test_scores_come_first_then_the_last_models_then_milestones(tmp_path, worked
     assert all(_state.is_done(tmp_path, plan, run) for run in group.runs)
     worked.clear()
     assert _worker.work(tmp_path, group, plan) == 0
-    assert worked == ["none"]
+    assert worked == []
 
 
 @pytest.mark.parametrize("stopping", ["sensitivity", "quality"])
@@ -85,12 +84,11 @@ def test_a_worker_killed_between_measurements_repeats_none(tmp_path, worked, sto
         score["env_steps"] for score in results.read_scores(_state.run_folder(tmp_path, group.runs[3]))
     } == {600}
     assert _worker.work(tmp_path, group, plan) == 0
-    done = [call for call in worked if call != "none"]
-    assert [call for call in done if call[0] in ("train", "score")] == [
+    assert [call for call in worked if call[0] in ("train", "score")] == [
         (what, 4, steps) for steps in (600, 1200) for what in ("train", "score")
     ]
     for name in ("sensitivity", "quality"):
-        assert [call[1] for call in done if call[0] == name] == [600] * 4 + [1200] * 4 + [400] * 4
+        assert [call[1] for call in worked if call[0] == name] == [600] * 4 + [1200] * 4 + [400] * 4
 
 
 def test_one_run_that_cannot_be_scored_does_not_end_the_others(tmp_path, worked, monkeypatch):

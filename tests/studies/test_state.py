@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from gpld import results
+from gpld import results, training
 from gpld.studies import _local, _state, _status, _supervise, _worker
-from gpld.studies._worker import Outcome
+from gpld.training import Result
 from gpld.training.score import Score
 from tests.studies.helpers import small
 
@@ -40,6 +40,7 @@ def score_each(folder, plan, runs, env_steps):
     """In the place of `_worker._score`."""
     for run in runs:
         score(folder, run, env_steps)
+    return []
 
 
 def test_a_killed_worker_is_started_again(tmp_path, monkeypatch):
@@ -164,25 +165,20 @@ def test_a_worker_trains_and_scores_what_is_left_and_keeps_failures_apart(tmp_pa
     score(tmp_path, group.runs[2], 600)
     trained = []
 
-    def train(configs, folders):
-        trained.append(
-            [
-                (config.env_steps, folder.relative_to(tmp_path / "runs"))
-                for config, folder in zip(configs, folders, strict=True)
-            ]
-        )
-        return [
-            Outcome(error=OSError("disk full") if str(folder).endswith(bad.name) else None)
-            for folder in folders
-        ]
+    def train(members):
+        trained.append([(config.env_steps, path.relative_to(tmp_path / "runs")) for config, path in members])
+        if any(str(path).endswith(bad.name) for _, path in members):
+            raise OSError("disk full")
+        return [Result(path, config.env_steps, True) for config, path in members]
 
-    monkeypatch.setattr(_worker, "train_group", train)
+    monkeypatch.setattr(training, "train_all", train)
     monkeypatch.setattr(_worker, "_score", score_each)
     assert _worker.work(tmp_path, group, plan) == 1
     names = [[str(path) for _, path in some] for some in trained]
     second, third, fourth = (run.name for run in group.runs[1:])
-    assert names == [[second, fourth], [third, fourth]]
-    assert [{steps for steps, _ in some} for some in trained] == [{600}, {1200}]
+    # Together first, and each alone once that has failed.
+    assert names == [[second, fourth], [second], [fourth], [third, fourth]]
+    assert [{steps for steps, _ in some} for some in trained] == [{600}, {600}, {600}, {1200}]
     kinds = {state.run.name: state for state in _state.run_states(tmp_path, plan)}
     assert [kinds[run.name].kind for run in group.runs] == ["done", "failed", "done", "done"]
     assert "OSError: disk full" in kinds[bad.name].reason
@@ -191,9 +187,8 @@ def test_a_worker_trains_and_scores_what_is_left_and_keeps_failures_apart(tmp_pa
 def test_an_interrupted_worker_leaves_the_rest_for_the_next(tmp_path, monkeypatch):
     plan = small()
     group = plan.groups[0]
-    monkeypatch.setattr(
-        _worker, "train_group", lambda configs, folders: [Outcome(signal=15) for _ in configs]
-    )
+    interrupted = Result(tmp_path, 0, finished=False, signal=15)
+    monkeypatch.setattr(training, "train_all", lambda members: [interrupted for _ in members])
     assert _worker.work(tmp_path, group, plan) == 143
     states = {state.kind for state in _state.run_states(tmp_path, plan) if state.run in group.runs}
     assert states == {"interrupted"}

@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gpld import cli, config as options, results, studies
+from gpld import cli, config as options, results, studies, training
 from gpld.analysis import cost
 from gpld.studies import _show, _state, _status, _study, _tables, _times, _worker
-from gpld.studies._worker import Outcome
-from gpld.training import _lock, saved
+from gpld.training import Result, _lock, saved
 from gpld.types import Spaces
 from tests.analysis.test_cost import Clock
 from tests.studies.helpers import opened, small
@@ -28,13 +27,13 @@ def trained(monkeypatch):
     """Runs that workers would have trained, as (name, env steps, what they begin with, its parts)."""
     done = []
 
-    def train(configs, folders):
-        for config, folder in zip(configs, folders, strict=True):
+    def train(members):
+        for config, folder in members:
             name = "/".join(folder.parts[-3:])
             done.append((name, config.env_steps, config.init_from, config.init))
-        return [Outcome() for _ in configs]
+        return [Result(folder, config.env_steps, True) for config, folder in members]
 
-    monkeypatch.setattr(_worker, "train_group", train)
+    monkeypatch.setattr(training, "train_all", train)
     monkeypatch.setattr(_worker, "_score", score_each)
     return done
 
@@ -81,10 +80,10 @@ def test_groups_that_begin_with_the_same_run_train_it_once(tmp_path, trained):
 
 
 def test_nothing_begins_with_a_run_that_failed(tmp_path, monkeypatch):
-    def fail(configs, folders):
-        return [Outcome(error=OSError("disk full")) for _ in configs]
+    def fail(members):
+        raise OSError("disk full")
 
-    monkeypatch.setattr(_worker, "train_group", fail)
+    monkeypatch.setattr(training, "train_all", fail)
     plan = plan_of()
     group = plan.groups[0]
     score(tmp_path, group.runs[0], 600, 1200)  # and what is done stays done
@@ -96,19 +95,22 @@ def test_nothing_begins_with_a_run_that_failed(tmp_path, monkeypatch):
 
 
 def test_a_study_goes_on_where_it_was_moved_to(tmp_path, monkeypatch):
-    def train(configs, folders, stop=None):
-        for config, folder in zip(configs, folders, strict=True):
+    def train(members, stop=None):
+        for config, folder in members:
             with _lock.locked(config, folder):
                 options.save(config, folder / saved.CONFIG)
-        return [Outcome(signal=stop if config.env_steps == 1200 else None) for config in configs]
+        return [
+            Result(folder, config.env_steps, not stop, stop if config.env_steps == 1200 else None)
+            for config, folder in members
+        ]
 
-    monkeypatch.setattr(_worker, "train_group", partial(train, stop=15))
+    monkeypatch.setattr(training, "train_all", partial(train, stop=15))
     monkeypatch.setattr(_worker, "_score", score_each)
     plan, (here, there) = plan_of(), (tmp_path / "here", tmp_path / "there")
     group = plan.groups[0]
     assert _worker.work(here, group, plan) == 143
     here.rename(there)
-    monkeypatch.setattr(_worker, "train_group", train)
+    monkeypatch.setattr(training, "train_all", train)
     assert _worker.work(there, group, plan) == 0
     for run in group.runs:
         config = options.load(_state.run_folder(there, run) / saved.CONFIG)
