@@ -36,6 +36,7 @@ from gpld.config import (
     validate,
     with_presets,
 )
+from gpld.display.options import RunArgument, parse as parse_command, shown
 from gpld.population import METHODS, Member, Method, method_of
 from gpld.sweeps.definition import Sweep, members as sweep_members
 from gpld.sweeps.settings import MAX_RUNS, parse
@@ -80,11 +81,11 @@ def tasks(arguments: Sequence[str]) -> int:
 class ConfigOptions(Config):
     """A configuration, and its presets."""
 
-    task: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="TASK", help_behavior_hint="")]
+    task: Annotated[str, tyro.conf.Positional, shown("TASK")]
     """domain-task of the suite (walker-walk), gym:[module:]Name-v0, envpool:Name-v0, or jax:module:name."""
-    preset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
+    preset: Annotated[tuple[str, ...], shown("NAME [NAME ...]")] = ()
     """Presets, applied from left to right; options given beside them win."""
-    file: Annotated[Path | None, tyro.conf.arg(name="config", metavar="FILE", help_behavior_hint="")] = None
+    file: Annotated[Path | None, shown("FILE", name="config")] = None
     """JSON file of options to start from, such as the config.json of a run."""
 
     @property
@@ -97,32 +98,27 @@ class ConfigOptions(Config):
 class TrainOptions(ConfigOptions):
     """Options of `gpld train`."""
 
-    seeds: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SEED [SEED ...]", help_behavior_hint="")] = ()
+    seeds: Annotated[tuple[str, ...], shown("SEED [SEED ...]")] = ()
     """Train a run of each seed, in one program: 0..4, or a list like 0 3 7."""
-    method: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
+    method: Annotated[tuple[str, ...], shown("NAME [NAME ...]")] = ()
     """Train runs of each method, in one program; both is gpld dreamerv3."""
-    sweep: Annotated[
-        tuple[str, ...], tyro.conf.arg(metavar="OPTION=VALUE,VALUE [...]", help_behavior_hint="")
-    ] = ()
+    sweep: Annotated[tuple[str, ...], shown("OPTION=VALUE,VALUE [...]")] = ()
     """Train every combination of values with every seed, and compare them; also preset, method or task."""
-    halve_at: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ENV-STEPS [...]", help_behavior_hint="")] = ()
+    halve_at: Annotated[tuple[int, ...], shown("ENV-STEPS [...]")] = ()
     """Stop the worse half of a sweep's settings at these env steps."""
-    sweep_at: Annotated[tuple[int, ...], tyro.conf.arg(metavar="ENV-STEPS [...]", help_behavior_hint="")] = ()
+    sweep_at: Annotated[tuple[int, ...], shown("ENV-STEPS [...]")] = ()
     """Compare a sweep's settings at these env steps."""
     yes: bool = False
     """Do not ask before a run of more than a day on a CPU."""
     devices: int = 0
     """Devices to use; 0 for all that several runs can be spread over, and one for one run."""
-    distributed: Annotated[
-        tuple[str, int, int] | None, tyro.conf.arg(metavar="HOST:PORT INDEX COUNT", help_behavior_hint="")
-    ] = None
+    distributed: Annotated[tuple[str, int, int] | None, shown("HOST:PORT INDEX COUNT")] = None
     """Process INDEX of COUNT, which split several runs, or each batch of one, over HOST:PORT."""
     out: Annotated[
         Path | None,
-        tyro.conf.arg(
-            metavar="FOLDER",
-            help_behavior_hint="(default: runs/TASK-seedSEED, runs/TASK with --seeds or --method, "
-            "or runs/TASK-sweep)",
+        shown(
+            "FOLDER",
+            "(default: runs/TASK-seedSEED, runs/TASK with --seeds or --method, or runs/TASK-sweep)",
         ),
     ] = None
     """Folder of the run, or of those METHOD-seedSEED or SETTING-seedSEED; one that holds runs is resumed."""
@@ -327,20 +323,19 @@ def export(arguments: Sequence[str]) -> int:
 class PackOptions:
     """Options of `gpld pack`."""
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
+    run: RunArgument
     """Folder of a run: its newest good checkpoint is packed."""
     episodes: int = 20
     """Episodes to play for the score that goes with it."""
     seed: int = 0
     """Seed of the episodes, and of what is random in actions."""
-    out: Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: RUN.zip)")] = None
+    out: Annotated[Path | None, shown("FILE", "(default: RUN.zip)")] = None
     """The file, which takes the place of RUN in other commands, also as URL#sha256=CHECKSUM."""
 
 
 def pack(arguments: Sequence[str]) -> int:
     """Pack a trained agent, its options and its score into one small file."""
-    options = tyro.cli(PackOptions, prog="gpld pack", description=pack.__doc__, args=list(arguments))
-    check_numbers(options, "episodes", "seed")
+    options = parse_command(PackOptions, "pack", pack.__doc__, arguments, "episodes", "seed")
     from gpld.training import saved, score
 
     machine.use_compilation_cache()
@@ -360,9 +355,7 @@ class ProfileOptions(ConfigOptions):
 
     updates: int = 3
     """Updates to trace."""
-    out: Annotated[
-        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: profiles/TASK)")
-    ] = None
+    out: Annotated[Path | None, shown("FOLDER", "(default: profiles/TASK)")] = None
     """Folder for the trace."""
 
 

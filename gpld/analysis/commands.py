@@ -11,7 +11,8 @@ import tyro
 
 from gpld import files
 from gpld.analysis.tables import cell, rich_table
-from gpld.config import Config, ConfigError, check_numbers, with_presets
+from gpld.config import Config, ConfigError, with_presets
+from gpld.display.options import Imports, parse, shown
 
 if TYPE_CHECKING:
     import pandas
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 class MeasureOptions:
     """Options of `gpld sensitivity` and `gpld quality`."""
 
-    runs: Annotated[
-        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUN [RUN ...]", help_behavior_hint="")
-    ]
+    runs: Annotated[tuple[str, ...], tyro.conf.Positional, shown("RUN [RUN ...]")]
     """Folders of runs, or that hold runs: their newest good checkpoints are measured. Also NAME@demo."""
     all_checkpoints: bool = False
     """Measure every checkpoint and milestone that the runs have kept (see checkpoint.milestones)."""
@@ -34,18 +33,15 @@ class MeasureOptions:
     """Agent steps to take of each episode; 0 for all."""
     seed: int = 0
     """Seed of the episodes, and of what is random in actions, latents and directions."""
-    imports: Annotated[bool, tyro.conf.arg(name="import")] = True
+    imports: Imports = True
     """Import the module that a run's task names (gym:MODULE:NAME), which runs its code."""
-    out: Annotated[
-        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: sensitivity or quality)")
-    ] = None
+    out: Annotated[Path | None, shown("FOLDER", "(default: sensitivity or quality)")] = None
     """Folder for the figure (PNG, SVG), all rows (CSV) and the table (Markdown)."""
 
 
 def measure(name: str, arguments: Sequence[str], description: str) -> int:
     """`gpld sensitivity` or `gpld quality`: measure runs one after the other, and show what was found."""
-    options = tyro.cli(MeasureOptions, prog=f"gpld {name}", description=description, args=list(arguments))
-    check_numbers(options, "episodes", "steps", "seed")
+    options = parse(MeasureOptions, name, description, arguments, "episodes", "steps", "seed")
     import pandas
     from rich.console import Console
     from rich.progress import track
@@ -73,18 +69,13 @@ def measure(name: str, arguments: Sequence[str], description: str) -> int:
 class CostOptions:
     """Options of `gpld cost`."""
 
-    preset: Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME [NAME ...]", help_behavior_hint="")] = ()
+    preset: Annotated[tuple[str, ...], shown("NAME [NAME ...]")] = ()
     """Presets of the agent; by default 12m gpu on a GPU, nano cpu elsewhere."""
-    settings: Annotated[
-        tuple[str, ...], tyro.conf.arg(metavar="RHO,POST,PRIOR [...]", help_behavior_hint="")
-    ] = ()
+    settings: Annotated[tuple[str, ...], shown("RHO,POST,PRIOR [...]")] = ()
     """Penalties to time: rho, lambda_post and lambda_prior of each; by default the twelve of the paper."""
     estimators: Annotated[
         tuple[Literal["vjp", "probes", "exact"], ...], tyro.conf.arg(metavar="NAME [...]")
-    ] = (
-        "vjp",
-        "probes",
-    )
+    ] = ("vjp", "probes")
     """How each is estimated: by products, in closed form, or exactly."""
     runs: int = 1
     """Runs in one program."""
@@ -98,8 +89,7 @@ class CostOptions:
 
 def cost(arguments: Sequence[str], description: str) -> int:
     """`gpld cost`."""
-    options = tyro.cli(CostOptions, prog="gpld cost", description=description, args=list(arguments))
-    check_numbers(options, "runs", "updates", "repeats")
+    options = parse(CostOptions, "cost", description, arguments, "runs", "updates", "repeats")
     # Mistakes are errors before JAX is loaded.
     with_presets(Config("walker-walk"), options.preset)
     chosen = [_weights(text) for text in options.settings]

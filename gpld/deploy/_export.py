@@ -8,13 +8,13 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tyro
 from jaxtyping import Array
 
 import gpld
 from gpld import files, machine
 from gpld.agent import Model
 from gpld.config import ConfigError
+from gpld.display.options import RunArgument, parse, shown
 from gpld.training import saved
 from gpld.training.saved import Trained
 from gpld.types import Spaces
@@ -194,22 +194,19 @@ def _drawn(rng: np.random.Generator, described: Mapping[str, Any]) -> np.ndarray
 class AgentExportOptions:
     """Options of `gpld export`."""
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
+    run: RunArgument
     """Folder of a run, finished or not: its newest good checkpoint is exported; or an agent file."""
     to: Format = "onnx"
     """Format of the file: onnx for any program, stablehlo for compilers and JAX."""
     deterministic: bool = False
     """Take the likeliest latent state and action, rather than random numbers as inputs."""
-    out: Annotated[
-        Path | None,
-        tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: the run's own, or this one)"),
-    ] = None
+    out: Annotated[Path | None, shown("FOLDER", "(default: the run's own, or this one)")] = None
     """Folder for policy.FORMAT and policy.FORMAT.json."""
 
 
 def export_command(arguments: Sequence[str], what: str) -> int:
     """`gpld export`."""
-    options = tyro.cli(AgentExportOptions, prog="gpld export", description=what, args=list(arguments))
+    options = parse(AgentExportOptions, "export", what, arguments)
     found = export(options.run, options.to, deterministic=options.deterministic, out=options.out)
     print(f"written to {found.path}, names and shapes to {found.description}")
     print(f"its actions differ by at most {found.difference:.1e} from the agent's, over {CHECKED} steps")

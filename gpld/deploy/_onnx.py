@@ -124,27 +124,15 @@ def ints(values: Any) -> np.ndarray:
     return np.asarray(values, np.int64)
 
 
-SAME = {
-    "abs": "Abs",
-    "add": "Add",
+_CAPITALIZED = ("abs", "add", "div", "exp", "log", "max", "min", "mul", "neg", "sign", "sqrt", "sub", "tanh")
+SAME = {name: name.capitalize() for name in _CAPITALIZED} | {
     "add_any": "Add",
     "copy": "Identity",
-    "div": "Div",
     "eq": "Equal",
-    "exp": "Exp",
     "le": "LessOrEqual",
-    "log": "Log",
     "logistic": "Sigmoid",
     "lt": "Less",
-    "max": "Max",
-    "min": "Min",
-    "mul": "Mul",
-    "neg": "Neg",
-    "sign": "Sign",
-    "sqrt": "Sqrt",
     "stop_gradient": "Identity",
-    "sub": "Sub",
-    "tanh": "Tanh",
 }
 """Primitives that ONNX has by another name."""
 

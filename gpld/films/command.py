@@ -3,13 +3,14 @@
 import dataclasses
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import tyro
 
-from gpld.config import check_numbers, override
+from gpld.config import override
+from gpld.display.options import Imports, RunArgument, parse, shown
 from gpld.envs import Step, announce, opening
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class EvalOptions:
     """Options of `gpld eval`."""
 
-    run: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUN", help_behavior_hint="")]
+    run: RunArgument
     """Folder of a run (its newest good checkpoint is evaluated), agent file, NAME@demo or URL#sha256=SUM."""
     episodes: int = 20
     """Episodes to play, side by side."""
@@ -40,19 +41,16 @@ class EvalOptions:
     """Predict episodes from their first five steps and the actions taken: films of images, else a figure."""
     dream: bool = False
     """Film an episode beside what the world model expects of it, as poses; the suite's tasks from states."""
-    imports: Annotated[bool, tyro.conf.arg(name="import")] = True
+    imports: Imports = True
     """Import the module that the run's task names (gym:MODULE:NAME), which runs its code."""
-    out: Annotated[
-        Path | None,
-        tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: the run's own, or runs/NAME)"),
-    ] = None
+    out: Annotated[Path | None, shown("FOLDER", "(default: the run's own, or runs/NAME)")] = None
     """Folder for evaluation.json, films and figure."""
 
 
 def evaluate(arguments: Sequence[str], description: str) -> int:
     """Do what the arguments ask for."""
-    options = tyro.cli(EvalOptions, prog="gpld eval", description=description, args=list(arguments))
-    check_numbers(options, "episodes", "limit", "seed", "films", "frames")
+    numbers = ("episodes", "limit", "seed", "films", "frames")
+    options = parse(EvalOptions, "eval", description, arguments, *numbers)
     with opening(options.run, imports=options.imports):
         return _evaluate(options)
 
@@ -84,34 +82,32 @@ def _evaluate(options: EvalOptions) -> int:
     print(f"{found.task}, after {found.env_steps:,} env steps and {found.updates:,} updates")
     console.print(score.table(found))
     print(f"written to {path}")
-    wanted = {
-        "film": (options.video, "filming", lambda: _film(options, run, out)),
-        "predictions": (options.open_loop, "predicting", lambda: _predict(trained, out, options.seed)),
-        "dream": (options.dream, "filming a dream", lambda: _dream(options, run, out)),
-    }
-    made = [_make_and_print(console, what, *how[1:]) for what, how in wanted.items() if how[0]]
-    return 0 if all(made) else 1
+    return _film(options, trained, run, out, console)
 
 
-def _make_and_print(console: "Console", what: str, status: str, make: Callable[[], str]) -> bool:
-    """Make something, and print what was made, or why nothing was; whether it was."""
+def _film(options: EvalOptions, trained: "Trained", run: Path, out: Path, console: "Console") -> int:
+    """Make the films that are wanted, and print what was made, or why nothing was; the exit status."""
     from gpld import films
 
-    try:
-        with console.status(status):
-            made = make()
-    except (films.NoFilm, films.NoPredictions) as reason:
-        print(f"gpld eval: no {what}: {reason}", file=sys.stderr)
-        return False
-    print(made)
-    return True
-
-
-def _dream(options: EvalOptions, run: Path, out: Path) -> str:
-    from gpld import films
-
-    made = films.film_dream(run, out, seed=options.seed, steps=options.frames)
-    return f"dream: {', '.join(map(str, made))}"
+    where, frames = {"out": out, "seed": options.seed}, options.frames
+    count = options.films or options.episodes
+    wanted = [
+        ("film", "filming", options.video, partial(films.film, run, films=count, frames=frames, **where)),
+        ("predictions", "predicting", options.open_loop, partial(films.film_predictions, trained, **where)),
+        ("dream", "filming a dream", options.dream, partial(films.film_dream, run, steps=frames, **where)),
+    ]
+    failed = False
+    for what, status, is_wanted, make in wanted:
+        if not is_wanted:
+            continue
+        try:
+            with console.status(status):
+                made = make()
+            print(*made, sep="\n") if what == "film" else print(f"{what}: {', '.join(map(str, made))}")
+        except (films.NoFilm, films.NoPredictions) as reason:
+            print(f"gpld eval: no {what}: {reason}", file=sys.stderr)
+            failed = True
+    return int(failed)
 
 
 class _EvaluationInterrupted(Exception):  # noqa: N818
@@ -134,17 +130,3 @@ class _Watch:
             raise _EvaluationInterrupted(f"interrupted when {count}; nothing was written")
         if self._steps % 100 == 0:
             self._announce(f"playing: {count}")
-
-
-def _film(options: EvalOptions, run: Path, out: Path) -> str:
-    from gpld import films
-
-    count = options.films or options.episodes
-    made = films.film(run, out, films=count, frames=options.frames, seed=options.seed)
-    return "\n".join(map(str, made))
-
-
-def _predict(trained: "Trained", out: Path, seed: int) -> str:
-    from gpld import films
-
-    return f"predictions: {', '.join(map(str, films.film_predictions(trained, out, seed=seed)))}"

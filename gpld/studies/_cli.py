@@ -1,7 +1,6 @@
 """`gpld study`: list, show, run, status, table, figure, report, export and import."""
 
 import argparse
-import dataclasses
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -16,6 +15,7 @@ from gpld import machine
 from gpld.analysis.curves import Band
 from gpld.analysis.tables import Format, render
 from gpld.config import ConfigError
+from gpld.display.options import Imports, parse, shown
 from gpld.envs import opening
 from gpld.studies import _plan, _reuse, _show, _state, _status, _study, _tables
 from gpld.studies._estimate import estimate
@@ -23,15 +23,14 @@ from gpld.studies._run import RunOptions, default_folder, run
 from gpld.studies._study import Study
 from gpld.studies._tables import OpenedResults
 
-Folder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: studies/NAME)")]
-Name = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME", help_behavior_hint="")]
+Folder = Annotated[Path | None, shown("FOLDER", "(default: studies/NAME)")]
 
 
 @dataclass(frozen=True)
 class NameOptions:
     """Which study."""
 
-    name: Name
+    name: Annotated[str, tyro.conf.Positional, shown("NAME")]
     """A study that `gpld study list` names, or a file of your own (.toml)."""
     out: Folder = None
     """The study's folder."""
@@ -43,12 +42,10 @@ class NameOptions:
 
 
 @dataclass(frozen=True)
-class StudyRunOptions(RunOptions):
+class StudyRunOptions(NameOptions, RunOptions):
     """Options of `gpld study run`."""
 
-    name: Name = dataclasses.field(kw_only=True)
-    """A study that `gpld study list` names, or a file of your own (.toml)."""
-    out: Folder = dataclasses.field(default=None, kw_only=True)
+    out: Folder = None
     """The study's folder; what is missing in it is run."""
 
 
@@ -56,7 +53,7 @@ class StudyRunOptions(RunOptions):
 class ShowOptions(NameOptions):
     """Options of `gpld study report`, and of all that shows results."""
 
-    until: Annotated[int | None, tyro.conf.arg(metavar="ENV-STEPS", help_behavior_hint="")] = None
+    until: Annotated[int | None, shown("ENV-STEPS")] = None
     """Show results up to these env steps only, scores included; all by default."""
 
     @contextmanager
@@ -84,7 +81,7 @@ class FigureOptions(ShowOptions):
 
     band: Band = "std"
     """Area around a mean: one standard deviation over seeds, or a 95% bootstrap interval."""
-    peers: Annotated[tuple[str, ...], tyro.conf.arg(metavar="AGENT [AGENT ...]", help_behavior_hint="")] = ()
+    peers: Annotated[tuple[str, ...], shown("AGENT [AGENT ...]")] = ()
     """Agents of others to draw beside each task's curves, with their bounds (see gpld.results.peers)."""
 
 
@@ -106,7 +103,7 @@ def list_studies(arguments: Sequence[str]) -> int:
 
 def show(arguments: Sequence[str]) -> int:
     """Show what a study is, and what it will take."""
-    options = _parse(NameOptions, "show", show, arguments)
+    options = parse(NameOptions, "study show", show.__doc__, arguments)
     machine.leave_gpus()
     study, folder = options.find()
     print(f"{study.name}: {study.title}\n\n{study.purpose}\n")
@@ -128,10 +125,9 @@ def show(arguments: Sequence[str]) -> int:
 
 def run_study(arguments: Sequence[str]) -> int:
     """Run a study, or what is left of it."""
-    options = _parse(StudyRunOptions, "run", run_study, arguments)
+    options = parse(StudyRunOptions, "study run", run_study.__doc__, arguments)
     machine.leave_gpus()
-    study = _study.get(options.name)
-    folder = (options.out or default_folder(study)).absolute()
+    study, folder = options.find()
     plan = _plan.plan(study, members=options.members).only(options.tasks)
     print(f"{study.name}, in {folder}: {estimate(plan, _reuse.reused(folder, plan))}", flush=True)
     try:
@@ -148,7 +144,7 @@ def status(arguments: Sequence[str]) -> int:
     """Show how far a study is."""
     from rich.console import Console
 
-    options = _parse(NameOptions, "status", status, arguments)
+    options = parse(NameOptions, "study status", status.__doc__, arguments)
     _, folder = options.find()
     plan = _plan.read_plan(folder)
     states = _state.run_states(folder, plan)
@@ -162,7 +158,7 @@ def status(arguments: Sequence[str]) -> int:
 
 def table(arguments: Sequence[str]) -> int:
     """Print a study's tables."""
-    options = _parse(TableOptions, "table", table, arguments)
+    options = parse(TableOptions, "study table", table.__doc__, arguments)
     with options.opened() as study:
         source = _show.source_of(study.data, f"gpld study table {shlex.join(arguments)}")
         plan, rows = _show.truncate(study.plan, options.until), _show.load(study.folder, study.plan)
@@ -173,7 +169,7 @@ def table(arguments: Sequence[str]) -> int:
 
 def figure(arguments: Sequence[str]) -> int:
     """Draw a study's figures, as PDF and PNG."""
-    options = _parse(FigureOptions, "figure", figure, arguments)
+    options = parse(FigureOptions, "study figure", figure.__doc__, arguments)
     with options.opened() as study:
         source = _show.source_of(study.data, f"gpld study figure {shlex.join(arguments)}")
         plan, rows = _show.truncate(study.plan, options.until), _show.load(study.folder, study.plan)
@@ -183,10 +179,6 @@ def figure(arguments: Sequence[str]) -> int:
         )
     print(*paths, sep="\n")
     return 0
-
-
-Imports = Annotated[bool, tyro.conf.arg(name="import")]
-"""Whether a module is imported that a folder names."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +191,7 @@ class StudyReportOptions(ShowOptions):
 
 def study_report(arguments: Sequence[str]) -> int:
     """Write a study's report, one HTML page."""
-    options = _parse(StudyReportOptions, "report", study_report, arguments)
+    options = parse(StudyReportOptions, "study report", study_report.__doc__, arguments)
     with options.opened() as study, opening(study.folder, imports=options.imports):
         path = _show.write_study_report(study, until=options.until)
     print(path)
@@ -210,9 +202,7 @@ def study_report(arguments: Sequence[str]) -> int:
 class ExportOptions(NameOptions):
     """Options of `gpld study export`."""
 
-    to: Annotated[
-        Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint="(default: results/NAME)")
-    ] = None
+    to: Annotated[Path | None, shown("FOLDER", "(default: results/NAME)")] = None
     """Folder of the tables; what it holds of other runs stays."""
     commit: str = ""
     """Commit of the code that made the runs, where they do not know it."""
@@ -220,7 +210,7 @@ class ExportOptions(NameOptions):
 
 def export(arguments: Sequence[str]) -> int:
     """Write a study's results as small text files that can be committed."""
-    options = _parse(ExportOptions, "export", export, arguments)
+    options = parse(ExportOptions, "study export", export.__doc__, arguments)
     study, folder = options.find()
     print(*_tables.export(study, folder, options.to, commit=options.commit), sep="\n")
     return 0
@@ -230,11 +220,9 @@ def export(arguments: Sequence[str]) -> int:
 class ReportOptions:
     """Options of `gpld report`."""
 
-    runs: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="RUNS_OR_STUDY", help_behavior_hint="")]
+    runs: Annotated[str, tyro.conf.Positional, shown("RUNS_OR_STUDY")]
     """A folder of runs at any depth, the folder of a study, or a study's name."""
-    out: Annotated[
-        Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint="(default: report.html there)")
-    ] = None
+    out: Annotated[Path | None, shown("FILE", "(default: report.html there)")] = None
     """The page to write."""
     imports: Imports = True
     """Import the module that a run's task names (gym:MODULE:NAME), to film it; this runs its code."""
@@ -242,7 +230,7 @@ class ReportOptions:
 
 def report_command(arguments: Sequence[str], what: str) -> int:
     """The command `gpld report`; `what` describes it."""
-    options = tyro.cli(ReportOptions, prog="gpld report", description=what, args=list(arguments))
+    options = parse(ReportOptions, "report", what, arguments)
     with opening(options.runs, imports=options.imports):
         path = _show.write_report(options.runs, options.out)
     print(path)
@@ -251,7 +239,7 @@ def report_command(arguments: Sequence[str], what: str) -> int:
 
 def import_results(arguments: Sequence[str]) -> int:
     """Copy a study's committed results into its folder, so that it continues from them."""
-    study, folder = _parse(NameOptions, "import", import_results, arguments).find()
+    study, folder = parse(NameOptions, "study import", import_results.__doc__, arguments).find()
     count = _tables.unpack_committed(study, folder)
     print(f"{count} runs of {study.name}, in {folder}; they come without models")
     return 0
@@ -281,7 +269,3 @@ def study_command(arguments: Sequence[str]) -> int:
     if action not in ACTIONS:
         raise ConfigError(f"action: {action!r} is not one of {', '.join(ACTIONS)}")
     return ACTIONS[action](rest)
-
-
-def _parse(kind, name: str, function: Callable, arguments: Sequence[str]):
-    return tyro.cli(kind, prog=f"gpld study {name}", description=function.__doc__, args=list(arguments))

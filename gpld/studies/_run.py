@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, runtime_checkable
 
-import tyro
 from rich.console import Console
 from rich.live import Live
 
 from gpld import results
 from gpld.config import ConfigError
+from gpld.display.options import shown
 from gpld.studies import _plan, _reuse, _state, _status
 from gpld.studies._local import LocalOptions, LocalRunner
 from gpld.studies._plan import Plan
@@ -26,13 +26,13 @@ from gpld.studies._supervise import Ending
 Place = Literal["local", "slurm", "ray"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """Where a study runs, and how."""
 
     on: Place = "local"
     """This machine, a Slurm cluster, or a Ray cluster."""
-    tasks: Annotated[tuple[str, ...], tyro.conf.arg(metavar="TASK [TASK ...]", help_behavior_hint="")] = ()
+    tasks: Annotated[tuple[str, ...], shown("TASK [TASK ...]")] = ()
     """Tasks of the study that are run; all of them if none is named."""
     members: int = 10
     """The most runs that are trained in one program."""

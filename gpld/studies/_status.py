@@ -7,10 +7,10 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from gpld.studies._plan import Plan
-from gpld.studies._state import Kind, RunState
+from gpld.studies._state import RunState
 
-KINDS: tuple[Kind, ...] = ("done", "running", "failed", "interrupted", "waiting")
-_STYLES = {"done": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "waiting": ""}
+KINDS = {"done": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "waiting": ""}
+"""Kinds of states in the order in which they are shown, and their colours."""
 
 
 def eta(states: Sequence[RunState]) -> float | None:
@@ -24,7 +24,7 @@ def eta(states: Sequence[RunState]) -> float | None:
 
 def status_table(plan: Plan, states: Sequence[RunState]) -> Table:
     """A row for each task, and the total with the time that is left."""
-    right = [Column(kind, justify="right", style=_STYLES[kind]) for kind in KINDS]
+    right = [Column(kind, justify="right", style=style) for kind, style in KINDS.items()]
     progress = Column("env steps", justify="right")
     title = {"title": f"study {plan.study.name}", "title_justify": "left"}
     table = Table(Column("task", no_wrap=True), *right, progress, **title)
@@ -52,7 +52,8 @@ def taken(states: Sequence[RunState]) -> list[str]:
 
 def line(states: Sequence[RunState]) -> str:
     """The same in one line, for logs."""
-    counts = [f"{count} {kind}" for kind in KINDS if (count := _count(states, kind))]
+    found = Counter(state.kind for state in states)
+    counts = [f"{found[kind]} {kind}" for kind in KINDS if kind in found]
     if others := taken(states):
         counts[0] += f" ({', '.join(others)})"
     remaining = eta(states)
@@ -70,11 +71,7 @@ def duration(seconds: float) -> str:
 
 
 def _cells(states: Sequence[RunState]) -> list[str]:
-    counts = [str(_count(states, kind) or "") for kind in KINDS]
+    found = Counter(state.kind for state in states)
     total = sum(state.run.config.env_steps for state in states)
     share = sum(state.env_steps for state in states) / total if total else 0.0
-    return [*counts, f"{share:.0%}"]
-
-
-def _count(states: Sequence[RunState], kind: Kind) -> int:
-    return sum(state.kind == kind for state in states)
+    return [*(str(found[kind] or "") for kind in KINDS), f"{share:.0%}"]

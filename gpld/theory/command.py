@@ -8,7 +8,7 @@ from typing import Annotated
 import tyro
 
 from gpld.analysis.tables import rich_table
-from gpld.config import check_numbers
+from gpld.display.options import parse, shown
 from gpld.theory._figures import FIGURES, chosen, save
 
 
@@ -16,9 +16,7 @@ from gpld.theory._figures import FIGURES, chosen, save
 class TheoryOptions:
     """Options of `gpld theory`."""
 
-    figures: Annotated[
-        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[FIGURE ...]", help_behavior_hint="")
-    ] = ()
+    figures: Annotated[tuple[str, ...], tyro.conf.Positional, shown("[FIGURE ...]")] = ()
     """estimate, data, lambda or limits; all of them by default."""
     seeds: int = 20
     """Data sets, and random MDPs, to average over in `data` and `lambda`."""
@@ -28,8 +26,7 @@ class TheoryOptions:
 
 def run(arguments: Sequence[str], description: str) -> int:
     """Draw what the arguments ask for."""
-    options = tyro.cli(TheoryOptions, prog="gpld theory", description=description, args=list(arguments))
-    check_numbers(options, "seeds")
+    options = parse(TheoryOptions, "theory", description, arguments, "seeds")
     from rich.console import Console
     from rich.progress import track
 
