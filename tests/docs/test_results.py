@@ -132,8 +132,10 @@ def test_the_page_says_what_the_data_say(page, monkeypatch):
             rows.loc[rows["method"] == page.GPLD, "return"] /= 2
         own = rows.loc[rows["task"] == first]
         changed[name] = pd.concat([rows, own.assign(task="hopper-hop")], ignore_index=True)
-    runs = [*tables.runs, *(replace(run, task="hopper-hop") for run in tables.runs if run.task == first)]
-    made_up = replace(tables, runs=tuple(runs), **changed)
+    more = [run for run in tables.runs if run.task == first]
+    other = {"task": "hopper-hop"}
+    more = [replace(run, **other, options={**run.options, **other}) for run in more]
+    made_up = replace(tables, runs=(*tables.runs, *more), tables=changed)
     monkeypatch.setattr(page.results, "read_tables", lambda _: made_up)
     found = page.Evidence()
     text = page.write_page(found)
