@@ -6,6 +6,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box
+from gymnasium.wrappers import TimeLimit
 
 from gpld.envs._gymnasium import Factory, Issue, registered, space_issues
 from gpld.envs._jax_check import check_jax
@@ -166,10 +167,10 @@ class _Check:
                 self.warning(key, "in place", problem)
 
     def episodes(self, lengths: list[int]) -> None:
-        limit = self.env.spec and self.env.spec.max_episode_steps
-        if not lengths and not limit:
-            problem = f"none ended in {self.steps} steps; gymnasium.wrappers.TimeLimit adds a time limit"
-            self.warning("episode", "endless", problem)
+        if not lengths and not _has_time_limit(self.env):
+            seen = f"none ended in {self.steps} steps and no time limit is known"
+            advice = "one that never ends has no return; gymnasium.wrappers.TimeLimit cuts it"
+            self.warning("episode", "endless", f"{seen}: {advice}")
         elif len(lengths) > 2 and max(lengths[1:]) <= 1 < lengths[0]:
             problem = f"after the first, all end at once (lengths {lengths[:5]}): does reset() clear the end?"
             self.error("episode", "short", problem)
@@ -192,6 +193,12 @@ class _Check:
         if all(np.array_equal(value, np.asarray(two.get(key))) for key, value in one.items()):
             problem = f"seeds {self.seed} and {self.seed + 1} start alike: does reset(seed=...) use its seed?"
             self.warning("seed", "ignored", problem)
+
+
+def _has_time_limit(env: gymnasium.Env) -> bool:
+    if isinstance(env, TimeLimit) or (env.spec and env.spec.max_episode_steps):
+        return True
+    return isinstance(env, gymnasium.Wrapper) and _has_time_limit(env.env)
 
 
 def _kind(value: Any) -> str:

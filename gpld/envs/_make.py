@@ -217,5 +217,4 @@ def _check_env(factory: Callable[[], Any], timeout: float | None) -> None:
     if errors := [str(f) for f in issues if f.level == "error"]:
         raise EnvironmentFailure("\n".join(["this environment cannot be used:", *errors]))
     for issue in issues:
-        if issue.key != "episode":  # so few steps say nothing about episodes
-            log.warning("%s", issue)
+        log.warning("%s", issue)

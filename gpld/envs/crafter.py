@@ -42,4 +42,4 @@ class Crafter(gymnasium.Env):
         return self._env.render((512, 512))
 
 
-gymnasium.register("Crafter-v1", Crafter)
+gymnasium.register("Crafter-v1", Crafter, max_episode_steps=10_000)

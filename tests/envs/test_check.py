@@ -193,6 +193,16 @@ def test_a_factory_is_tried_out_before_use(caplog):
     assert "cannot be repeated or resumed exactly" in caplog.text
 
 
+def test_training_begins_with_a_line_about_episodes_that_may_never_end(caplog):
+    def limited():
+        return gymnasium.wrappers.OrderEnforcing(gymnasium.wrappers.TimeLimit(Counter(10**6), 50))
+
+    for factory, lines in ((lambda: Counter(10**6), 1), (limited, 0), (lambda: Counter(7), 0)):
+        caplog.clear()
+        make(factory, count=1, seed=0).close()
+        assert caplog.text.count("none ended in 30 steps and no time limit is known") == lines
+
+
 def test_a_factory_that_hangs_when_tried_out_is_reported():
     class Slow(Counter):
         def reset(self, *, seed=None, options=None):
