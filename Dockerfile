@@ -1,7 +1,7 @@
 # docker build -t gpld .                                   for CPUs
 # docker build -t gpld --build-arg EXTRAS=suite,cuda .     for NVIDIA's GPUs; run it with --gpus all
 # docker run -v "$PWD/runs:/work/runs" gpld train cheetah-run --preset nano demo
-FROM python:3.12-slim
+FROM python:3.12-slim-bookworm
 
 ARG EXTRAS=suite
 # What MuJoCo draws with where there is no screen, for films and images.
