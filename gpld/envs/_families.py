@@ -57,6 +57,8 @@ class Family(NamedTuple):
     """Whether EnvPool repeats actions itself, and shows the brighter of the last two frames."""
     channels_first: bool = False
     """Whether its images have their channels first."""
+    unit_images: bool = False
+    """Whether its images are numbers from 0 to 1."""
     hidden: tuple[str, ...] = ()
     """Observations that are not for the agent."""
     shared: tuple[str, ...] = ()
@@ -69,9 +71,11 @@ FAMILIES = {
     "atari": Family("Atari", _PICTURE | _ATARI, skips=True, channels_first=True, alike=True),
     "box2d": Family("Box2D"),
     "classic_control": Family("classic control"),
+    "craftax": Family("Craftax", unit_images=True),
     "gfootball": Family("Google Research Football"),
     "highway": Family("highway-env"),
     "jumanji": Family("Jumanji"),
+    "marlgrid": Family("MarlGrid"),
     "minigrid": Family("MiniGrid and BabyAI"),
     "mujoco.dmc": Family("DeepMind Control"),
     "mujoco.gym": Family("Gym MuJoCo"),
@@ -90,7 +94,7 @@ FAMILIES = {
         shared=("Cig-v1", "MultiDuel-v1"),
     ),
 }
-"""By module of EnvPool's."""
+"""By module of EnvPool's; some are in 1.2.6 only."""
 
 
 def family_of(module: str) -> Family:
@@ -99,9 +103,14 @@ def family_of(module: str) -> Family:
 
 
 def pool_tasks() -> dict[str, str]:
-    """The module of every task that the installed EnvPool has; of `MyoSuite/Name` and `Name`, the latter."""
+    """The module of every task that the installed EnvPool has, without second names such as `Suite/Name`."""
     known = {name: module.removeprefix("envpool.") for name, (module, _, _) in _registry().items()}
-    return {name: own for name, own in known.items() if known.get(name.partition("/")[2]) != own}
+
+    def is_second(name: str) -> bool:
+        others = (name.partition("/")[2], name.replace("/", "-"))
+        return "/" in name and known[name] in map(known.get, others)
+
+    return {name: module for name, module in known.items() if not is_second(name)}
 
 
 def _registry() -> dict[str, tuple[str, str, dict[str, Any]]]:
@@ -146,12 +155,8 @@ class PoolTask:
             space, self._space = _discrete(spec.action_space), spec.observation_space
         if problem := action_problem(space):
             raise ConfigError(f"task: {task} has actions that the agent cannot take: {problem}")
-        hidden, first = self.family.hidden, self.family.channels_first
-        self._parts = {
-            key: _part(box, first)
-            for key, box in observation_spaces(self._space).items()
-            if key not in hidden
-        }
+        boxes = observation_spaces(self._space).items()
+        self._parts = {key: _part(box, self.family) for key, box in boxes if key not in self.family.hidden}
         shapes = {key: part.shape for key, part in self._parts.items()}
         images = [key for key, part in self._parts.items() if part.image]
         self.spaces = Spaces.of(shapes, action_width(space), bool(action_choices(space)), images)
@@ -219,18 +224,25 @@ def _discrete(space: Space) -> Space:
     return space
 
 
-def _part(box: Space, channels_first: bool) -> _Part:
+def _part(box: Space, family: Family) -> _Part:
     if isinstance(box, Discrete) and box.n <= CLASSES:
         classes = np.eye(int(box.n), dtype=np.float32)
         return _Part((int(box.n),), lambda value: classes[int(value) - int(box.start)])
     shape = tuple(box.shape or ())
-    axes = (1, 2, 0) if channels_first else (0, 1, 2)
-    if not is_image(box) or min(shape[axis] for axis in axes[:2]) < IMAGE_SIDES:  # a grid of classes
+    axes = (1, 2, 0) if family.channels_first else (0, 1, 2)
+    image = len(shape) == 3 if family.unit_images else is_image(box)
+    if not image or min(shape[axis] for axis in axes[:2]) < IMAGE_SIDES:  # a grid of classes
         return _Part(shape, lambda value: np.array(value, np.float32))
     height, width, channels = (shape[axis] for axis in axes)
     padding = [(0, -height % IMAGE_SIDES), (0, -width % IMAGE_SIDES), (0, 0)]
     padded = (height + padding[0][1], width + padding[1][1], channels)
-    return _Part(padded, lambda value: np.pad(value.transpose(axes), padding), image=True)
+
+    def picture(value: np.ndarray) -> np.ndarray:
+        if family.unit_images:
+            value = np.round(255 * value).astype(np.uint8)
+        return np.pad(value.transpose(axes), padding)
+
+    return _Part(padded, picture, image=True)
 
 
 def _quiet() -> warnings.catch_warnings:

@@ -33,6 +33,9 @@ SPACES = {
     "Ant-v4": ({"observation": (27,)}, 8),
     "MetaWorld/Reach-v3": ({"observation": (39,)}, 4),
     "FetchReach-v4": (GOAL, 4),
+    "Craftax-Classic-Symbolic-v1": ({"observation": (1345,)}, 17),
+    "Craftax-Classic-Pixels-v1": ({"observation": (64, 64, 3)}, 17),
+    "MarlGrid-1AgentCluttered15x15-v0": ({"observation": (48, 48, 3)}, 7),
     "FrozenLake-v1": ({"observation": (16,)}, 4),
     "Blackjack-v1": ({"observation": (3,)}, 2),
 }
@@ -49,16 +52,19 @@ HEAVY = {
 
 
 def test_every_family_has_a_task_here_but_two():
-    families = {pool_tasks()[name] for name in (*SPACES, *HEAVY)}
-    assert set(pool_tasks().values()) == set(FAMILIES)
-    assert set(FAMILIES) - families == {"pgx", "procgen"}  # for two players; and below
+    known = pool_tasks()
+    families = {known[name] for name in (*SPACES, *HEAVY) if name in known}
+    assert set(known.values()) <= set(FAMILIES)
+    assert set(known.values()) - families == {"pgx", "procgen"}  # for two players; and below
     assert pool_tasks()["HalfCheetah-v4"] == "mujoco.gym"
-    assert "MyoSuite/myoElbowPose1D6MRandom-v0" not in pool_tasks()
+    assert not {"MyoSuite/myoElbowPose1D6MRandom-v0", "Craftax/Symbolic-v1"} & set(pool_tasks())
 
 
 @pytest.mark.parametrize("name", SPACES)
 def test_restores_the_bits_of_all_environments_a_stream_had(name: str, monkeypatch: pytest.MonkeyPatch):
     """Across new environments, resets in the middle, and numbers drawn inside an episode."""
+    if name not in pool_tasks():
+        pytest.skip("EnvPool 1.2.6 has it")
     monkeypatch.setattr("gpld.envs._envpool.LIFETIME", 12)
     task = f"envpool:{name}"
     with make(task, count=2, seed=3) as env, make(task, count=2, seed=3) as again:
@@ -73,7 +79,8 @@ def test_restores_the_bits_of_all_environments_a_stream_had(name: str, monkeypat
         steps = run(env, sequence)
         assert same(steps, run(again, sequence))
     assert not same(steps[:1], steps[-1:])
-    images = {"observation"} if name == "CarRacing-v3" else set()
+    drawn = ("CarRacing-v3", "Craftax-Classic-Pixels-v1", "MarlGrid-1AgentCluttered15x15-v0")
+    images = {"observation"} if name in drawn else set()
     assert {key for key, value in steps[0].obs.items() if value.dtype == np.uint8} == images
 
 
