@@ -9,7 +9,10 @@ from gpld.envs._base import (
 )
 from gpld.envs._cartpole import CartPole as CartPole
 from gpld.envs._catalog import (
+    Listed as Listed,
     Task as Task,
+    all_tasks as all_tasks,
+    all_tasks_text as all_tasks_text,
     has_envpool as has_envpool,
     tasks as tasks,
     tasks_table as tasks_table,
@@ -24,7 +27,6 @@ from gpld.envs._fleet import Fleet as Fleet
 from gpld.envs._gymnasium import Issue as Issue
 from gpld.envs._imports import announce as announce, opening as opening
 from gpld.envs._jax import EnvState as EnvState, JaxEnv as JaxEnv, JaxTask as JaxTask
-from gpld.envs._listing import Listed as Listed, all_tasks as all_tasks, all_tasks_text as all_tasks_text
 from gpld.envs._make import choose as choose, make as make
 from gpld.envs._poses import Poses as Poses
 from gpld.envs._process import Hosts as Hosts

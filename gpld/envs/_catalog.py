@@ -1,15 +1,17 @@
-"""The tasks of the benchmark: their groups, observations and actions. Data, and the rules for names."""
+"""The tasks by name: the benchmark's with observations and actions, and the others that there are."""
 
 import difflib
 import importlib.util
 import math
 import re
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 from rich.table import Table
 
 from gpld.config import ConfigError
-from gpld.tasks import DMC, GYM_PREFIX, POOL_PREFIX, PROPRIO, QUADRUPED
+from gpld.envs._base import EnvironmentFailure
+from gpld.tasks import DMC, GYM_PREFIX, POOL_PREFIX, PROPRIO, QUADRUPED, SUITE
 from gpld.types import Spaces
 
 Backend = Literal["envpool", "dm_control", "gymnasium"]
@@ -73,12 +75,11 @@ def tasks_table() -> Table:
         "Any other task of dm_control's suite goes by its name, such as fish-swim; Gymnasium's by gym:ID, "
         "EnvPool's by envpool:ID. `gpld tasks --all` lists more."
     )
-    table = Table(title=f"Tasks, on {' or '.join(tasks()[0].backends)}", caption=others)
-    for column in ("task", "group", "observations", "actions"):
-        table.add_column(column, justify="right" if column in ("observations", "actions") else "left")
+    table = Table("task", "group", title=f"Tasks, on {' or '.join(tasks()[0].backends)}", caption=others)
+    for column in ("observations", "actions"):
+        table.add_column(column, justify="right")
     for task in tasks():
-        width = sum(math.prod(shape) for _, shape in task.spaces.obs)
-        table.add_row(task.name, task.group, str(width), str(task.spaces.actions))
+        table.add_row(*Listed.of(task.name, task.group, task.spaces))
     return table
 
 
@@ -97,3 +98,57 @@ def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
         f"task {name!r} is not known: {hint}"
         "`gpld tasks` lists the names; gym:ID and envpool:ID take those of Gymnasium and EnvPool"
     )
+
+
+class Listed(NamedTuple):
+    """A task, and what is known of it without making its environment."""
+
+    name: str
+    engine: str
+    observations: str = "-"
+    """Images, and the number of numbers beside them."""
+    actions: str = "-"
+
+    @classmethod
+    def of(cls, name: str, engine: str, spaces: Spaces) -> "Listed":
+        """A task with known spaces."""
+        images = ["x".join(map(str, shape)) for _, shape in spaces.image_obs]
+        width = sum(math.prod(shape) for _, shape in spaces.vector_obs)
+        seen = [*images, str(width)] if width else images
+        return cls(name, engine, " + ".join(seen), f"{spaces.actions}{' choices' if spaces.discrete else ''}")
+
+
+def all_tasks() -> tuple[list[Listed], list[str]]:
+    """Every task of the suite and of the installed EnvPool that an agent can be trained on; and why not."""
+    listed = [Listed.of(task.name, " or ".join(task.backends), task.spaces) for task in tasks()]
+    known = {task.name for task in listed}
+    listed += [Listed(name, "dm_control") for name in SUITE if name not in known]
+    left_out: dict[str, list[str]] = {}
+    if has_envpool():
+        listed += _pool(left_out)
+    why = [f"left out: {len(errors)} of {family}, such as {errors[0]}" for family, errors in left_out.items()]
+    return listed, why
+
+
+def _pool(left_out: dict[str, list[str]]) -> Iterator[Listed]:
+    from gpld.envs._families import PoolTask, family_of, pool_tasks
+
+    alike: dict[str, Spaces] = {}
+    for name, module in pool_tasks().items():
+        task, family = f"{POOL_PREFIX}{name}", family_of(module)
+        try:
+            spaces = alike.get(module) or PoolTask(task).spaces
+        except (ConfigError, EnvironmentFailure) as error:
+            left_out.setdefault(family.name, []).append(str(error).removeprefix("task: "))
+            continue
+        if family.alike:
+            alike[module] = spaces
+        yield Listed.of(task, f"envpool ({family.name})", spaces)
+
+
+def all_tasks_text() -> str:
+    """The same as text for the terminal, or to search in."""
+    listed, why = all_tasks()
+    rows = [Listed("task", "engine", "observations", "actions"), *listed]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join([*("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows), *why])

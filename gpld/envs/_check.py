@@ -1,4 +1,4 @@
-"""The checker of environments: explains to their authors what is wrong. Those in JAX have their own."""
+"""The checkers of environments, Gymnasium's and JAX's: they explain to authors what is wrong."""
 
 import contextlib
 from typing import Any
@@ -8,8 +8,10 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.wrappers import TimeLimit
 
+from gpld.config import ConfigError
+from gpld.envs._base import EnvironmentFailure
 from gpld.envs._gymnasium import Factory, Issue, registered, space_issues
-from gpld.envs._jax_check import check_jax
+from gpld.envs._jax import FRAMES, JaxEnv, jax_task
 from gpld.envs._spaces import action_reader, action_width, flat_observation, observation_boxes
 from gpld.tasks import JAX_PREFIX
 
@@ -22,7 +24,7 @@ def check(env: str | gymnasium.Env | Factory, *, steps: int = 300, seed: int = 0
     that nothing was found.
     """
     if isinstance(env, str) and env.startswith(JAX_PREFIX):
-        return check_jax(env, steps, seed)
+        return _check_jax(env, steps, seed)
     if isinstance(env, gymnasium.Env):
         return _Check(env, steps, seed).run()
     factory = registered(env.removeprefix("gym:")) if isinstance(env, str) else env
@@ -36,6 +38,31 @@ def check(env: str | gymnasium.Env | Factory, *, steps: int = 300, seed: int = 0
         return _Check(made, steps, seed).run()
     finally:
         made.close()
+
+
+def _check_jax(task: str, steps: int, seed: int) -> list[Issue]:
+    """What is wrong with an environment, tried with two seeds and random actions, extreme ones among them."""
+    try:
+        streams = jax_task(task, action_repeat=1, limit=FRAMES)
+    except (ConfigError, EnvironmentFailure) as error:
+        return [Issue("error", "reset", str(error))]
+    issues, rng, lengths, length = [], np.random.default_rng(seed), [], 0
+    with JaxEnv(streams, [seed, seed + 1], restart_limit=2 * steps) as env:
+        for t in range(steps):
+            action = rng.uniform(-1, 1, (2, env.spaces.actions)).astype(np.float32)
+            step = env.step(np.sign(action) if t % 4 == 0 else action)
+            alike = all(np.array_equal(value[0], value[1]) for value in step.obs.values())
+            if t == 0 and alike:
+                problem = f"seeds {seed} and {seed + 1} start alike: does reset use its key?"
+                issues.append(Issue("warning", "seed", problem))
+            length = 0 if step.is_first[0] else length + 1
+            if step.is_last[0]:
+                lengths.append(length)
+    if env.faults:
+        issues.append(Issue("error", "step", str(env.faults[0])))
+    if len(lengths) > 2 and max(lengths) <= 1:
+        issues.append(Issue("error", "episode", "all end at their first step: does reset clear the end?"))
+    return issues
 
 
 def _message(error: Exception) -> str:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpld.config import ConfigError
-from gpld.envs._base import ActionScale, RenderingError
+from gpld.envs._base import ActionScale, Observation, RenderingError, Stream
 from gpld.envs._catalog import unknown
-from gpld.envs._stream import Observation, Stream
 from gpld.machine import GL_PACKAGES
 from gpld.types import Spaces
 

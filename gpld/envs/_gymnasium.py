@@ -9,7 +9,7 @@ import numpy as np
 from gymnasium.spaces import Box, Space
 
 from gpld.config import ConfigError
-from gpld.envs._base import RenderingError
+from gpld.envs._base import Observation, RenderingError, Stream
 from gpld.envs._imports import import_for
 from gpld.envs._spaces import (
     action_choices,
@@ -19,7 +19,6 @@ from gpld.envs._spaces import (
     flat_observation,
     observation_boxes,
 )
-from gpld.envs._stream import Observation, Stream
 from gpld.tasks import GYM_PREFIX
 from gpld.types import Spaces
 
@@ -44,7 +43,7 @@ class Issue(NamedTuple):
         return f"{self.level} in {self.key}: {self.problem}"
 
 
-def registered(name: str, *, render: bool = False, kwargs: Mapping[str, Any] | None = None) -> Factory:
+def registered(name: str, render: bool = False, kwargs: Mapping[str, Any] | None = None) -> Factory:
     """Factory of an environment in Gymnasium's registry; of `module:Name-v0` once the module is imported.
 
     `kwargs` are arguments of the environment's own.

@@ -7,8 +7,17 @@ from functools import partial
 from typing import Any, Literal
 
 from gpld.config import ConfigError
-from gpld.envs._base import EnvironmentFailure, RenderingError, VectorEnv, Worker, stream_seed
+from gpld.envs._base import (
+    EnvironmentFailure,
+    MakeStream,
+    RenderingError,
+    Stream,
+    VectorEnv,
+    Worker,
+    stream_seed,
+)
 from gpld.envs._catalog import has_envpool, in_catalog, tasks
+from gpld.envs._check import check as check_env
 from gpld.envs._dm_control import (
     DMControlPixels,
     DMControlStream,
@@ -16,10 +25,10 @@ from gpld.envs._dm_control import (
     needs_renderer,
     rendering_message,
 )
+from gpld.envs._gymnasium import Factory, GymnasiumStream, registered
 from gpld.envs._jax import FRAMES, JaxEnv, jax_task
 from gpld.envs._process import Hosts
 from gpld.envs._serial import SerialEnv
-from gpld.envs._stream import MakeStream, Stream
 from gpld.machine import cores, install
 from gpld.tasks import GYM_PREFIX, JAX_PREFIX, POOL_PREFIX
 
@@ -67,65 +76,54 @@ def make(
     _at_least(1, count=count, action_repeat=action_repeat, share=share, limit=limit)
     _at_least(0, seed=seed, threads=threads, processes=processes)
     own_cores = min(count, -(-cores() // share))
-    chosen = choose(task, backend, render or pixels)
-    if pixels and (chosen == "gymnasium" or _is_of(POOL_PREFIX, task)):
+    chosen, is_pool = choose(task, backend, render or pixels), _is_of(POOL_PREFIX, task)
+    if pixels and (chosen == "gymnasium" or is_pool):
         raise ConfigError(f"pixels are for tasks of the suite; let {task} give images as observations")
     if chosen == "envpool":
+        from gpld.envs._envpool import EnvPoolEnv, EnvPoolTask
+
         own = {"count": count, "seed": seed, "action_repeat": action_repeat, "evaluation": evaluation}
-        return _envpool(str(task), threads or own_cores, render, kwargs, **own)
+        if is_pool:
+            return EnvPoolTask(str(task), **own, render=render, kwargs=kwargs)
+        return EnvPoolEnv(str(task), **own, threads=threads or own_cores)
     seeds = partial(stream_seed, seed, evaluation=evaluation)
     if chosen == "jax":
         return JaxEnv(jax_task(str(task), action_repeat, limit), [*map(seeds, range(count))], restart_limit)
-    watch = {"timeout": timeout, "restart_limit": restart_limit, "pickles": pickles}
+    watch = {"count": count, "timeout": timeout, "restart_limit": restart_limit, "pickles": pickles}
     if chosen == "gymnasium":
-        make_stream = _of_gymnasium(task, seeds, render, timeout, check, kwargs)
-        return SerialEnv(make_stream, count=count, action_repeat=action_repeat, **watch)
-    processes_of = {"hosts": hosts or Hosts(), "keep_hosts": hosts is not None}
+        factory = registered(task.removeprefix("gym:"), render, kwargs) if isinstance(task, str) else task
+        if check:
+            _check_env(factory, timeout)
+        return SerialEnv(_of_factory(factory, seeds), action_repeat=action_repeat, **watch)
     workers = min(count, processes or (own_cores if pixels else 1))
-    drawing = {"render": render, "pixels": pixels}
-    return _of_suite(str(task), seeds, count, action_repeat, workers, **drawing, **processes_of, **watch)
+    return _suite(str(task), seeds, action_repeat, render, pixels, workers, hosts, **watch)
 
 
-def _of_suite(task: str, *streams: Any, render: bool, pixels: bool, **options: Any) -> VectorEnv:
-    """A task of dm_control's suite, or why there is none."""
-    try:
-        return _suite(task, *streams, render=render, pixels=pixels, **options)
-    except (ConfigError, EnvironmentFailure):
-        raise
-    except Exception as error:  # of whatever kind: MuJoCo, dm_control and PyOpenGL have many
-        needs_gl = render or pixels or needs_renderer(task)
-        reason = rendering_message(error) if needs_gl else f"{type(error).__name__}: {error}"
-        raise EnvironmentFailure(f"{task} cannot be made here: {reason}") from error
+def _of_factory(factory: Factory, seeds: Callable[..., int]) -> MakeStream:
+    """Streams of a Gymnasium environment, whose every episode has its own seed."""
 
+    def make_stream(index: int, restart: int) -> Stream:
+        return GymnasiumStream(factory, lambda episode: seeds(index, restart=restart, episode=episode))
 
-def _envpool(
-    task: str, threads: int, render: bool, kwargs: Mapping[str, Any] | None, **own: Any
-) -> VectorEnv:
-    """A task of the benchmark on EnvPool, or one of EnvPool's own."""
-    from gpld.envs._envpool import EnvPoolEnv, EnvPoolTask
-
-    if _is_of(POOL_PREFIX, task):
-        return EnvPoolTask(task, **own, render=render, kwargs=kwargs)
-    return EnvPoolEnv(task, **own, threads=threads)
+    return make_stream
 
 
 def _suite(
     task: str,
     seeds: Callable[..., int],
-    count: int,
     action_repeat: int,
-    processes: int,
-    *,
     render: bool,
     pixels: bool,
-    hosts: Hosts,
+    processes: int,
+    hosts: Hosts | None,
     **watch: Any,
 ) -> VectorEnv:
+    """A task of dm_control's suite, or why there is none."""
     if importlib.util.find_spec("dm_control") is None:
         raise ConfigError(f"task: {task!r} needs dm_control, which is not installed: {install('suite')}")
-    # Before there are processes that would all try.
-    choose_renderer(render=render or pixels or needs_renderer(task))
-    taken = hosts.take(processes if processes > 1 else 0)
+    draws = render or pixels or needs_renderer(task)
+    choose_renderer(render=draws)  # before there are processes that would all try
+    taken = (hosts or Hosts()).take(processes if processes > 1 else 0)
     stream = partial(DMControlStream, task, render=render)
     if pixels:
         stream = partial(DMControlPixels, task, action_repeat=action_repeat)
@@ -135,33 +133,20 @@ def _suite(
         make_here = partial(stream, seed=seeds(index, restart=restart))
         return taken[index % len(taken)].stream(index, make_here) if taken else make_here()
 
-    return SerialEnv(make_stream, count=count, action_repeat=action_repeat, hosts=taken, **watch)
+    kept = {"hosts": taken, "keep_hosts": hosts is not None}
+    try:
+        return SerialEnv(make_stream, action_repeat=action_repeat, **kept, **watch)
+    except (ConfigError, EnvironmentFailure):
+        raise
+    except Exception as error:  # of whatever kind: MuJoCo, dm_control and PyOpenGL have many
+        reason = rendering_message(error) if draws else f"{type(error).__name__}: {error}"
+        raise EnvironmentFailure(f"{task} cannot be made here: {reason}") from error
 
 
 def _at_least(minimum: int, **options: int) -> None:
     for name, value in options.items():
         if value < minimum:
             raise ValueError(f"{name} must be at least {minimum}, not {value}")
-
-
-def _of_gymnasium(
-    task: str | Callable[[], Any],
-    seeds: Callable[..., int],
-    render: bool,
-    timeout: float | None,
-    check: bool,
-    kwargs: Mapping[str, Any] | None,
-) -> MakeStream:
-    from gpld.envs._gymnasium import GymnasiumStream, registered
-
-    factory = task
-    if isinstance(task, str):
-        factory = registered(task.removeprefix("gym:"), render=render, kwargs=kwargs)
-    if check:
-        _check_env(factory, timeout)
-    return lambda stream, restart: GymnasiumStream(
-        factory, lambda episode: seeds(stream, restart=restart, episode=episode)
-    )
 
 
 def _is_of(prefix: str, task: str | Callable[[], Any]) -> bool:
@@ -205,11 +190,9 @@ def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = 
 
 
 def _check_env(factory: Callable[[], Any], timeout: float | None) -> None:
-    from gpld.envs._check import check
-
     worker = Worker()
     try:
-        issues = worker.submit(partial(check, factory, steps=30)).result(timeout)
+        issues = worker.submit(partial(check_env, factory, steps=30)).result(timeout)
     except TimeoutError:
         raise EnvironmentFailure(f"30 steps of this environment took more than {timeout:g} s") from None
     finally:

@@ -18,8 +18,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from gpld.envs._base import EnvironmentFailure
-from gpld.envs._stream import Observation, Stream
+from gpld.envs._base import EnvironmentFailure, Observation, Stream
 
 _PROGRAM = "from gpld.envs._process import main; main()"
 

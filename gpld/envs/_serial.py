@@ -9,9 +9,18 @@ from typing import NamedTuple
 import numpy as np
 
 from gpld.envs import _states
-from gpld.envs._base import EnvironmentFailure, Fault, RenderingError, Step, VectorEnv, Worker
+from gpld.envs._base import (
+    EnvironmentFailure,
+    Fault,
+    MakeStream,
+    Observation,
+    RenderingError,
+    Step,
+    Stream,
+    VectorEnv,
+    Worker,
+)
 from gpld.envs._process import Host, ProcessEnded
-from gpld.envs._stream import MakeStream, Observation, Stream
 
 log = logging.getLogger("gpld.envs")
 

@@ -6,7 +6,7 @@ import pytest
 
 from gpld.cli import main
 from gpld.envs import all_tasks, all_tasks_text, make
-from gpld.envs._listing import Listed
+from gpld.envs._catalog import Listed
 from gpld.tasks import SUITE
 from gpld.types import Spaces
 
@@ -20,7 +20,6 @@ def test_a_line_says_what_the_agent_sees_and_does():
 
 def test_the_suite_is_listed_also_without_envpool(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gpld.envs._catalog.has_envpool", lambda: False)
-    monkeypatch.setattr("gpld.envs._listing.has_envpool", lambda: False)
     listed, why = all_tasks()
     assert {task.name for task in listed} == {*SUITE}
     assert why == []

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from gpld.envs import Hosts, make
+from gpld.envs._base import Stream
 from gpld.envs._process import Host
 from gpld.envs._serial import SerialEnv
-from gpld.envs._stream import Stream
 from gpld.types import Spaces
 from tests.envs.helpers import actions, run, same
 

@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays, scalar_dtypes
 
 from gpld.envs import _states, make
+from gpld.envs._base import Stream
 from gpld.envs._serial import SerialEnv
-from gpld.envs._stream import Stream
 from gpld.types import Spaces
 
 ROOT = Path(__file__).parents[2]
