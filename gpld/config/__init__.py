@@ -33,6 +33,7 @@ from gpld.config._tree import (
     unnested as unnested,
 )
 from gpld.config._validation import (
+    check_backend as check_backend,
     check_numbers as check_numbers,
     evaluated_once as evaluated_once,
     learns_nothing as learns_nothing,

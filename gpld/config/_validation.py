@@ -226,12 +226,23 @@ def _check_penalty(penalty: PenaltyConfig, model: ModelConfig, prefix: str) -> N
         raise _refuse(f"{prefix}custom", penalty.custom, f"pairs whose weights are {_WEIGHT}")
 
 
+ENGINES = {JAX_PREFIX: "auto", GYM_PREFIX: "auto or gymnasium", POOL_PREFIX: "auto or envpool"}
+"""Backends that tasks of a prefix may have."""
+
+
+def check_backend(task: str, backend: str) -> None:
+    """Raise a `ConfigError` if a backend does not have the tasks of this kind."""
+    prefix = next((prefix for prefix in ENGINES if task.startswith(prefix)), "")
+    allowed = ENGINES.get(prefix, "auto, envpool or dm_control")
+    if backend not in allowed.replace(",", "").split():
+        raise _refuse("backend", backend, f"{allowed} for {task}")
+
+
 def _check_task(config: Config) -> None:
-    if config.task.startswith(JAX_PREFIX):
-        _check_jax_task(config)
-        return
     task, env = config.task, config.env
-    prefix = next((p for p in (GYM_PREFIX, POOL_PREFIX) if task.startswith(p) and task != p), "")
+    prefix = next((p for p in ENGINES if task.startswith(p) and task != p), "")
+    if task.startswith(JAX_PREFIX) and not re.fullmatch(r"[^:]+:[^:]+", task.removeprefix(JAX_PREFIX)):
+        raise _refuse("task", task, f"{JAX_PREFIX}module:name for an environment written in JAX")
     if not prefix and task not in SUITE:
         other = f"; did you mean {GYM_PREFIX}{task} or {POOL_PREFIX}{task}?"
         near = other if re.search(r"-v\d+$", task) else suggestion(task, SUITE)
@@ -243,20 +254,7 @@ def _check_task(config: Config) -> None:
         raise _refuse("backend", config.backend, "auto or dm_control with env.pixels")
     if prefix == POOL_PREFIX and env.threads:
         raise _refuse("env.threads", env.threads, f"0 for {task}: each of its environments has a thread")
-    engines = {GYM_PREFIX: "auto or gymnasium", POOL_PREFIX: "auto or envpool"}
-    allowed = engines.get(prefix, "auto, envpool or dm_control")
-    if config.backend not in allowed.replace(",", "").split():
-        raise _refuse("backend", config.backend, f"{allowed} for {task}")
-
-
-def _check_jax_task(config: Config) -> None:
-    _, module, *names = config.task.split(":")
-    if not module or len(names) != 1 or not names[0]:
-        raise _refuse("task", config.task, f"{JAX_PREFIX}module:name for an environment written in JAX")
-    if config.env.pixels:
-        raise _refuse("env.pixels", True, f"off for {config.task}, which may give images as observations")
-    if config.backend != "auto":
-        raise _refuse("backend", config.backend, f"auto for {config.task}")
+    check_backend(task, config.backend)
 
 
 def _check_kwargs(config: Config) -> None:

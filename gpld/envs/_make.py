@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Literal
 
-from gpld.config import ConfigError
+from gpld.config import ConfigError, check_backend
 from gpld.envs._base import (
     EnvironmentFailure,
     MakeStream,
@@ -33,8 +33,6 @@ from gpld.machine import cores, install
 from gpld.tasks import GYM_PREFIX, JAX_PREFIX, POOL_PREFIX
 
 log = logging.getLogger("gpld.envs")
-
-BACKENDS = ("auto", "envpool", "dm_control", "gymnasium")
 
 
 def make(
@@ -76,7 +74,7 @@ def make(
     _at_least(1, count=count, action_repeat=action_repeat, share=share, limit=limit)
     _at_least(0, seed=seed, threads=threads, processes=processes)
     own_cores = min(count, -(-cores() // share))
-    chosen, is_pool = choose(task, backend, render or pixels), _is_of(POOL_PREFIX, task)
+    chosen, is_pool = choose(task, backend, render or pixels), str(task).startswith(POOL_PREFIX)
     if pixels and (chosen == "gymnasium" or is_pool):
         raise ConfigError(f"pixels are for tasks of the suite; let {task} give images as observations")
     if chosen == "envpool":
@@ -149,43 +147,32 @@ def _at_least(minimum: int, **options: int) -> None:
             raise ValueError(f"{name} must be at least {minimum}, not {value}")
 
 
-def _is_of(prefix: str, task: str | Callable[[], Any]) -> bool:
-    return isinstance(task, str) and task.startswith(prefix)
-
-
 def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = False) -> str:
     """The backend that a task gets."""
-    if backend not in BACKENDS:
-        raise ConfigError(f"backend must be one of {', '.join(BACKENDS)}, not {backend!r}")
-    own, pool = not isinstance(task, str) or task.startswith(GYM_PREFIX), _is_of(POOL_PREFIX, task)
-    if _is_of(JAX_PREFIX, task):
+    name = task if isinstance(task, str) else f"{GYM_PREFIX}{task}"
+    check_backend(name, backend)
+    if name.startswith(GYM_PREFIX):
+        return "gymnasium"
+    if name.startswith(JAX_PREFIX):
         if render:
             raise RenderingError(f"{task} does not render: no environment written in JAX does")
-        if backend != "auto":
-            raise ConfigError(f"backend {backend!r} does not fit task {task!r}, which needs none")
         return "jax"
-    if pool and backend in ("auto", "envpool") and not has_envpool():
-        raise ConfigError(f"task: {task!r} needs EnvPool, made for Linux on x86-64: {install('suite')}")
+    if name.startswith(POOL_PREFIX):
+        if not has_envpool():
+            raise ConfigError(f"task: {task!r} needs EnvPool, made for Linux on x86-64: {install('suite')}")
+        return "envpool"
     if backend == "auto":
-        if own:
-            return "gymnasium"
-        fast = pool or (has_envpool() and in_catalog(str(task)) and not render)
-        return "envpool" if fast else "dm_control"
-    problem = ""
-    if own != (backend == "gymnasium"):
-        problem = f"backend {backend!r} does not fit task {task!r}: gymnasium is for gym:ID and factories"
-    elif pool:
-        if backend != "envpool":
-            problem = f"backend {backend!r} does not fit task {task!r}: only envpool has it"
-    elif backend == "envpool" and not has_envpool():
-        problem = "backend 'envpool' is not installed, or made for Linux on x86-64 only; use 'dm_control'"
-    elif backend == "envpool" and render:
-        problem = "backend 'envpool' does not render; use 'dm_control' for pictures"
-    elif backend == "envpool" and not in_catalog(str(task)):
-        names = ", ".join(t.name for t in tasks())
-        problem = f"backend 'envpool' has no task {task!r}, only {names}; 'dm_control' has the whole suite"
-    if problem:
-        raise ConfigError(problem)
+        return "envpool" if has_envpool() and in_catalog(name) and not render else "dm_control"
+    if backend == "envpool":
+        if not has_envpool():
+            raise ConfigError(
+                "backend 'envpool' is not installed, or made for Linux on x86-64 only; use 'dm_control'"
+            )
+        if render:
+            raise ConfigError("backend 'envpool' does not render; use 'dm_control' for pictures")
+        if not in_catalog(name):
+            names = f"only {', '.join(t.name for t in tasks())}; 'dm_control' has the whole suite"
+            raise ConfigError(f"backend 'envpool' has no task {task!r}, {names}")
     return backend
 
 

@@ -164,7 +164,7 @@ def test_the_checker_finds_what_is_wrong(task, found):
 def test_there_are_no_pictures_and_no_other_backends():
     with pytest.raises(EnvironmentFailure, match="CartPole does not render"):
         make("jax:gpld.envs:CartPole", count=1, seed=0, render=True)
-    with pytest.raises(ConfigError, match="backend 'envpool' does not fit task 'jax:gpld"):
+    with pytest.raises(ConfigError, match="backend: 'envpool' is not allowed; it must be auto for jax:gpld"):
         make("jax:gpld.envs:CartPole", count=1, seed=0, backend="envpool")
 
 
