@@ -225,9 +225,14 @@ def score_matrix(
     """Scores of a method as [runs, tasks], each divided by its task's `scale` if one is given."""
     own = scores.loc[scores["method"] == method]
     columns = [np.asarray(own.loc[own["task"] == task, "return"], np.float64) for task in tasks]
-    matrix = np.full((max(map(len, columns), default=0), len(tasks)), np.nan)
-    for i, (task, column) in enumerate(zip(tasks, columns, strict=True)):
-        matrix[: len(column), i] = column / (scale[task] if scale else 1.0)
+    return side_by_side(columns) / np.array([scale[task] if scale else 1.0 for task in tasks])
+
+
+def side_by_side(columns: Sequence[Float[np.ndarray, " _"]]) -> Float[np.ndarray, "runs tasks"]:
+    """Scores of each task as [runs, tasks]: NaN where a task has fewer runs."""
+    matrix = np.full((max(map(len, columns), default=0), len(columns)), np.nan)
+    for i, column in enumerate(columns):
+        matrix[: len(column), i] = column
     return matrix
 
 

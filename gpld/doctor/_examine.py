@@ -58,10 +58,11 @@ def examine() -> list[Finding]:
     probes |= {f"gl {backend}": {"MUJOCO_GL": backend} for backend in backends}
     with ThreadPoolExecutor(max_workers=max(1, cores())) as pool:
         results = dict(zip(probes, pool.map(_probe, probes, probes.values()), strict=True))
+    total, free = host_memory()
     return [
-        _python(),
+        Finding("python", f"{platform.python_version()} at {sys.executable}"),
         *map(_package, PACKAGES),
-        _cpu(),
+        Finding("host", f"{cores()} cores, {_gib(total)} of memory, {_gib(free)} free"),
         _device(results["device"]),
         *_engines(results["envpool"], results["dm_control"]),
         *_rendering({backend: results[f"gl {backend}"] for backend in backends}),
@@ -103,10 +104,6 @@ def _probe(name: str, environment: dict[str, str]) -> _ProbeResult:
     return _ProbeResult(done.returncode == 0, lines[-1] if lines else f"ended with status {done.returncode}")
 
 
-def _python() -> Finding:
-    return Finding("python", f"{platform.python_version()} at {sys.executable}")
-
-
 def _package(name: str) -> Finding:
     try:
         found = version(name)
@@ -120,11 +117,6 @@ def _package(name: str) -> Finding:
             name, found, f"not tested with the other's version; the tested pair: `pip install {pair}`"
         )
     return Finding(name, found)
-
-
-def _cpu() -> Finding:
-    total, free = host_memory()
-    return Finding("host", f"{cores()} cores, {_gib(total)} of memory, {_gib(free)} free")
 
 
 def _device(result: _ProbeResult) -> Finding:

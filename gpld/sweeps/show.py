@@ -90,10 +90,7 @@ def summarise(found: pd.DataFrame, env_steps: int, by: pd.Series | None = None) 
             by_task = [each[measure].to_numpy(np.float64) for _, each in own.groupby("task", sort=False)]
             low = high = np.nan
             if not own[measure].isna().any():
-                matrix = np.full((max(map(len, by_task)), len(by_task)), np.nan)
-                for column, values in enumerate(by_task):
-                    matrix[: len(values), column] = values
-                low, high = statistics.interval(statistics.mean, matrix)
+                low, high = statistics.interval(statistics.mean, statistics.side_by_side(by_task))
             mean = np.mean([values.mean() for values in by_task])
             rows[name] |= {measure: mean, f"{measure}_low": low, f"{measure}_high": high}
     return pd.DataFrame.from_dict(rows, orient="index")

@@ -1,6 +1,6 @@
 """Training the runs of a sweep, in as few programs as their options allow, with successive halving."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,7 +27,8 @@ def run(
     out = Path(out)
     found = members(config, sweep, out)
     sweep = _opened(sweep, out)
-    results: dict[Path, Result] = {}
+    runs = [member.folder for own in found.values() for member in own]
+    results = {folder: Result(folder, 0, finished=False) for folder in runs}
     for until in (*sweep.halve_at, None):
         if until in sweep.halved:
             continue
@@ -35,15 +36,10 @@ def run(
             sweep, ended = _train(program, sweep, out, until, task, devices)
             results |= ended
             if any(result.signal for result in ended.values()):
-                return _of_all(found, results)
+                return list(results.values())
         if until is not None:
             sweep = _halve(sweep, out, until)
-    return _of_all(found, results)
-
-
-def _of_all(found: Mapping[str, Sequence[Member]], results: Mapping[Path, Result]) -> list[Result]:
-    runs = [member.folder for own in found.values() for member in own]
-    return [results.get(folder) or Result(folder, 0, finished=False) for folder in runs]
+    return list(results.values())
 
 
 def _opened(sweep: Sweep, out: Path) -> Sweep:

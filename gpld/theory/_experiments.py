@@ -17,7 +17,7 @@ import pandas
 import scipy.stats
 
 from gpld.penalty import schedules
-from gpld.theory._estimators import error, maximum_likelihood, sample_counts, smoothed
+from gpld.theory._estimators import error, sample_counts, smoothed
 from gpld.theory._mdps import EmbeddedMDP, grid, pendulum, random_smooth, shuffled
 
 MDPS: dict[str, Callable[[int], EmbeddedMDP]] = {
@@ -58,13 +58,13 @@ def by_data(
     progress: Progress = iter,
 ) -> pandas.DataFrame:
     """A row for every `mdp`, `seed` (of data and random MDPs), `visits` and `estimator`, with its error."""
-    rows = []
-    for seed in progress(range(seeds)):
-        for mdp in (MDPS[name](seed) for name in mdps):
-            for count in visits:
-                weights = {name: ESTIMATORS[name](base, count) for name in estimators}
-                rows += _rows(mdp, seed, count, weights)
-    return pandas.DataFrame(rows)
+    return _errors(
+        lambda count: {name: ESTIMATORS[name](base, count) for name in estimators},
+        seeds,
+        visits,
+        mdps,
+        progress,
+    )
 
 
 def by_weight(
@@ -76,30 +76,28 @@ def by_weight(
     progress: Progress = iter,
 ) -> pandas.DataFrame:
     """As `by_data`, for constant lambdas: maximum likelihood has lambda 0."""
+    constant = {LIKELIHOOD: 0.0} | {f"{weight:g}": weight for weight in weights}
+    return _errors(lambda count: constant, seeds, visits, mdps, progress)
+
+
+def _errors(
+    weights: Callable[[int], dict[str, float]],
+    seeds: int,
+    visits: Sequence[int],
+    mdps: Sequence[str],
+    progress: Progress,
+) -> pandas.DataFrame:
+    """Errors of estimators that `weights` names and gives lambdas, from the visits."""
     rows = []
     for seed in progress(range(seeds)):
         for mdp in (MDPS[name](seed) for name in mdps):
             for count in visits:
-                rows += _rows(mdp, seed, count, {LIKELIHOOD: 0.0} | {f"{w:g}": w for w in weights})
+                counts = sample_counts(mdp, count * mdp.pairs, np.random.default_rng([seed, 3]))
+                about = {"mdp": mdp.name, "seed": seed, "visits": count}
+                for name, weight in weights(count).items():
+                    distance = error(mdp, smoothed(mdp, counts, weight * count).law)
+                    rows.append(about | {"estimator": name, "lambda": weight, "error": distance})
     return pandas.DataFrame(rows)
-
-
-def _rows(mdp: EmbeddedMDP, seed: int, visits: int, weights: dict[str, float]) -> list[dict]:
-    counts = sample_counts(mdp, visits * mdp.pairs, np.random.default_rng([seed, 3]))
-    rows = []
-    for name, weight in weights.items():
-        law = smoothed(mdp, counts, weight * visits).law if weight else maximum_likelihood(counts)
-        rows.append(
-            {
-                "mdp": mdp.name,
-                "seed": seed,
-                "visits": visits,
-                "estimator": name,
-                "lambda": weight,
-                "error": error(mdp, law),
-            }
-        )
-    return rows
 
 
 def intervals(errors: pandas.DataFrame, column: str = "error") -> pandas.DataFrame:

@@ -9,6 +9,7 @@ import pandas
 
 from gpld import files
 from gpld.config import ConfigError
+from gpld.display.curve import COLOURS
 from gpld.theory import _experiments as experiments, _limits as limits
 from gpld.theory._estimators import error, maximum_likelihood, sample_counts, smoothed
 from gpld.theory._experiments import BASE, ESTIMATORS, FEW, LIKELIHOOD, Progress
@@ -18,9 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73")
-"""Of Okabe and Ito's, which people with any colour vision can tell apart."""
-COLOUR = dict(zip(ESTIMATORS, ("#000000", *COLOURS), strict=True))
+COLOUR = dict(zip(ESTIMATORS, ("#000000", *COLOURS), strict=False))
 TICKS = (0.05, 0.1, 0.2, 0.4, 0.8)
 
 
@@ -117,14 +116,8 @@ def both_limits(seeds: int = 1, progress: Progress = iter) -> Drawn:
         axes[0, 0].loglog(line["h"], line["error"], "o-", color=colour, label=f"{name}: h^{power:.2f}")
     axes[0, 0].set(title="step to zero", xlabel="h", ylabel="relative error")
     n = directions["directions"]
-    axes[0, 1].errorbar(
-        n,
-        directions["mean"],
-        2 * directions["bar"],
-        fmt="o",
-        color=COLOURS[0],
-        label="mean, 2 standard errors",
-    )
+    look = {"fmt": "o", "color": COLOURS[0], "label": "mean, 2 standard errors"}
+    axes[0, 1].errorbar(n, directions["mean"], 2 * directions["bar"], **look)
     axes[0, 1].axhline(1.0, color="#777777", linestyle="--", linewidth=1)
     axes[0, 1].set(xscale="log", title="average of ||Ju||² over directions", xlabel="directions")
     axes[0, 1].set_ylabel("in units of ||J||² / d")
