@@ -22,7 +22,7 @@ from gpld.config import ConfigError
 from gpld.doctor import _examine
 from gpld.envs import EnvironmentFailure, _dm_control, _make
 from gpld.envs._base import RenderingError
-from gpld.films import _episodes, command
+from gpld.films import _films, command
 from gpld.training import evaluation, saved
 from gpld.types import Spaces
 from tests.training.helpers import Pole, tiny
@@ -164,15 +164,15 @@ def test_a_module_that_a_folder_names_is_told_and_can_be_refused(
 
 def test_a_report_tells_of_modules_that_its_films_need(tmp_path, monkeypatch, capsys):
     """The process that draws would import it: it is announced, or not even started."""
-    monkeypatch.setattr(_episodes.subprocess, "run", lambda *_, **__: pytest.fail("it was started"))
+    monkeypatch.setattr(_films.subprocess, "run", lambda *_, **__: pytest.fail("it was started"))
     with envs.opening("there", imports=False), pytest.raises(ConfigError, match="--no-import forbids"):
-        _episodes.in_own_process("film", (), "gym:planted:Name-v0", 1.0)
+        _films.in_own_process("film", (), "gym:planted:Name-v0", 1.0)
     started = []
     monkeypatch.setattr(
-        _episodes.subprocess, "run", lambda *_, **__: started.append(capsys.readouterr().out) or 1 / 0
+        _films.subprocess, "run", lambda *_, **__: started.append(capsys.readouterr().out) or 1 / 0
     )
     with envs.opening("there"), pytest.raises(ZeroDivisionError):
-        _episodes.in_own_process("film", (), "gym:planted:Name-v0", 1.0)
+        _films.in_own_process("film", (), "gym:planted:Name-v0", 1.0)
     assert started == [
         "importing the module planted, which there names; this runs its code (--no-import forbids it)\n"
     ]

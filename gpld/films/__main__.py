@@ -4,8 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from gpld.films._episodes import record_films
-from gpld.films._predictions import record_dream
+from gpld.films._films import record_dream, record_films
 
 if __name__ == "__main__":
     what, run, out, *numbers = sys.argv[1:]

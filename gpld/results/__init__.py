@@ -33,6 +33,6 @@ from gpld.results._tables import (
     merge as merge,
     read_tables as read_tables,
     refuse_differences as refuse_differences,
+    unpack as unpack,
     write_tables as write_tables,
 )
-from gpld.results._unpack import unpack as unpack

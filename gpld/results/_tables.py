@@ -20,14 +20,16 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pandas as pd
 
 from gpld import config as options, files
 from gpld.config import Config, ConfigError
-from gpld.results._collect import logged, read_scores, seconds_at
+from gpld.results._collect import add_score, logged, read_scores, seconds_at
 from gpld.training import logs, provenance, saved
+from gpld.training.score import Score
 
 RUNS = "runs.json"
 KEY = ("task", "method", "seed")
@@ -67,10 +69,11 @@ _WITHIN = {
 """Columns that identify a row of one run; of `cost`, it has one."""
 MEASURED = ("sensitivity", "quality", "cost")
 """Tables of measurements, each a file in a run's folder."""
-LOGGED = {"evaluations": "eval/", "training": "train/"}
-"""Tables of metrics that were logged while training, and how the names of those begin."""
-NOT_LOGGED = ("env_steps", "updates", "seconds")
-"""Their columns that are not among those metrics."""
+LOGGED = {
+    "evaluations": ("eval/", ("return", "return_std", "episodes")),
+    "training": ("train/", ("return", "episodes")),
+}
+"""Tables of metrics that were logged while training: how their names begin, and how they end."""
 _COUNTS = ("seed", "env_steps", "updates", "episodes", "episode", "ahead")
 _TEXTS = ("task", "method", "map", "device", "estimator")
 FLOATS = "%.6g"
@@ -254,10 +257,7 @@ def _plain(flat: Mapping[str, Any]) -> dict[str, Any]:
 def _rows_of(folder: Path) -> dict[str, pd.DataFrame]:
     """The rows of each table in a run's folder."""
     metrics = logs.read(folder)
-    found = {
-        name: logged(metrics, prefix, [column for column in TABLES[name] if column not in NOT_LOGGED])
-        for name, prefix in LOGGED.items()
-    }
+    found = {name: logged(metrics, *names) for name, names in LOGGED.items()}
     found["evaluations"]["seconds"] = seconds_at(folder, found["evaluations"]["env_steps"].to_numpy())
     found["scores"] = pd.DataFrame(
         [
@@ -334,3 +334,51 @@ def _last_start(folder: Path) -> dict[str, Any]:
     if not starts:
         return {}
     return {"date": starts[-1]["date"][:10], **{name: starts[-1].get(name) for name in _MADE_WITH}}
+
+
+def unpack(tables: Tables, folders: Mapping[tuple[str, str, int], Path]) -> None:
+    """Write folders of runs, by task, method and seed, that hold what the tables say of them.
+
+    They have no checkpoints, and of the metrics those of evaluations and ends of training episodes alone.
+    Whatever looks at results then reads them as it reads any run.
+    """
+    for run in tables.runs:
+        if run.key not in folders:
+            continue
+        folder, own = folders[run.key], {name: of_run(rows, run) for name, rows in tables.tables.items()}
+        folder.mkdir(parents=True, exist_ok=True)
+        options.save(_config(run), folder / saved.CONFIG)
+        start = {"env_steps": 0, **run.provenance}
+        files.write_text(folder / provenance.RUN, json.dumps({"starts": [start]}, indent=1) + "\n")
+        _write_metrics(folder, own)
+        by_step = own["scores"].groupby(["env_steps", "updates"], sort=False)["return"]
+        for checkpoint, returns in by_step:
+            env_steps, updates = cast("tuple[int, int]", checkpoint)
+            add_score(folder, Score(run.task, int(env_steps), int(updates), 0, returns.tolist()))
+        for name in MEASURED:
+            if len(own[name]):
+                with files.in_one_move(folder / f"{name}.csv") as unfinished:
+                    own[name].assign(run=str(folder)).to_csv(unfinished, index=False)
+
+
+def _config(run: RunRecord) -> Config:
+    """A run's configuration, as far as its options still exist."""
+    nested: dict[str, Any] = {}
+    known = options.flat(Config(task=""))
+    for name, value in run.options.items():
+        if name in known:
+            nested = options.merged(nested, options.nested(name, value))
+    return options.override(Config(task=run.task), nested)
+
+
+def _write_metrics(folder: Path, own: Mapping[str, pd.DataFrame]) -> None:
+    lines, clock = [], []
+    for name, (prefix, values) in LOGGED.items():
+        for row in own[name].to_dict("records"):
+            about = {"env_steps": row["env_steps"], "updates": row["updates"]}
+            lines.append(about | {prefix + value: row[value] for value in values})
+            if np.isfinite(row.get("seconds", np.nan)):
+                clock.append(about | {"seconds": row["seconds"], "time": 0.0})
+    for name, found in ((logs.METRICS, lines), (logs.TIMING, clock)):
+        found.sort(key=lambda line: line["env_steps"])
+        files.write_text(folder / name, "".join(json.dumps(line) + "\n" for line in found))

@@ -4,7 +4,7 @@ from PIL import Image
 
 from gpld import cli, films
 from gpld.analysis import open_loop
-from gpld.films import _predictions
+from gpld.films import _films
 
 
 def test_the_bar_says_what_the_model_observed():
@@ -22,9 +22,9 @@ def test_a_dream_is_drawn_beside_the_episode(small_run, tmp_path):
     assert {path.name for path in made} >= {"dream.gif", "dream.png"}
     with Image.open(tmp_path / "dream.gif") as gif:
         assert gif.n_frames == 8
-        assert gif.size == (2 * _predictions.WIDTH, _predictions.HEIGHT + open_loop.GAP)
+        assert gif.size == (2 * _films.WIDTH, _films.HEIGHT + open_loop.GAP)
         picture = np.asarray(gif.convert("RGB"))[open_loop.GAP :].astype(int)
-    sides = picture[:, : _predictions.WIDTH], picture[:, _predictions.WIDTH :]
+    sides = picture[:, : _films.WIDTH], picture[:, _films.WIDTH :]
     assert min(side.std() for side in sides) > 5  # something is drawn
     assert (
         cli.main(
@@ -37,6 +37,6 @@ def test_a_dream_is_drawn_beside_the_episode(small_run, tmp_path):
 
 
 def test_other_tasks_are_refused_by_name(small_run, tmp_path, monkeypatch):
-    monkeypatch.setattr(_predictions, "SUITE", ())
+    monkeypatch.setattr(_films, "SUITE", ())
     with pytest.raises(films.NoFilm, match="not for cartpole-balance"):
         films.film_dream(small_run, tmp_path)

@@ -9,7 +9,7 @@ from PIL import Image
 from gpld import cli, config as options, films, pictures as picture_files
 from gpld.analysis import open_loop
 from gpld.config import Config, override
-from gpld.films import _episodes, _finished
+from gpld.films import _films
 from gpld.pictures import rate as picture_rate
 from gpld.training import CheckpointError, saved, score
 from gpld.types import Spaces
@@ -99,7 +99,7 @@ def test_a_codec_that_is_missing_is_named_and_the_gif_is_written(tmp_path, monke
     else:
         monkeypatch.setattr("av.codecs_available", codecs)
     (tmp_path / "film.mp4").write_bytes(b"of an older film")
-    made = _episodes._save(tmp_path, "film", pictures(3), 1.25)
+    made = _films._save(tmp_path, "film", pictures(3), 1.25)
     assert made.mp4 is None
     assert output in made.no_mp4
     assert str(made).endswith(f"(return 1.2); {made.no_mp4}")
@@ -125,8 +125,8 @@ def test_a_short_episode_gives_a_short_strip(tmp_path):
 
 
 def test_large_pictures_are_shrunk():
-    assert _episodes._resized(np.zeros((480, 600, 3), np.uint8)).shape == (240, 300, 3)
-    assert _episodes._resized(np.zeros((48, 64, 3), np.uint8)).shape == (48, 64, 3)
+    assert _films._resized(np.zeros((480, 600, 3), np.uint8)).shape == (240, 300, 3)
+    assert _films._resized(np.zeros((48, 64, 3), np.uint8)).shape == (48, 64, 3)
 
 
 # Episodes
@@ -175,14 +175,14 @@ def test_the_filmed_episode_is_repeated_by_its_seed(small_run, tmp_path, monkeyp
         "gpld.envs._dm_control.DMControlStream.render",
         lambda stream, height, width: drawn.append(stream._env._step_count) or pictures(1)[0],
     )
-    first, second = _episodes.record_films(small_run, tmp_path / "a", 5, films=2)
+    first, second = _films.record_films(small_run, tmp_path / "a", 5, films=2)
     steps = drawn[: len(drawn) // 2]
     # 100 of 501 agent steps, of two env steps each, from the first to the last.
     assert (len(steps), steps[0], steps[-1]) == (100, 0, 1000)
     assert set(np.diff(steps)) == {10, 12}
     assert drawn == steps * 2
     drawn.clear()
-    (again,) = _episodes.record_films(small_run, tmp_path / "b", 6, frames=4)
+    (again,) = _films.record_films(small_run, tmp_path / "b", 6, frames=4)
     assert drawn == [0, 334, 666, 1000]
     assert second.gif.name == "film-1.gif"
     assert second.episode_return == again.episode_return != first.episode_return
@@ -196,9 +196,9 @@ def test_drawing_turned_off_by_training_does_not_reach_the_films_process(
 
     def run(command, env, **_):
         seen.update(env)
-        raise _episodes.subprocess.TimeoutExpired(command, 1.0)
+        raise _films.subprocess.TimeoutExpired(command, 1.0)
 
-    monkeypatch.setattr(_episodes.subprocess, "run", run)
+    monkeypatch.setattr(_films.subprocess, "run", run)
     monkeypatch.setenv("MUJOCO_GL", off)
     with pytest.raises(films.NoFilm, match="took more than 30 s"):
         films.film(small_run, tmp_path, timeout=30.0)
@@ -255,7 +255,7 @@ gymnasium.register("Blind-v0", Blind)
     ],
 )
 def test_reasons(errors, task, output):
-    reason = _episodes._explain(errors, task)
+    reason = _films._explain(errors, task)
     assert reason.startswith(output)
     assert ("apt install" in reason) == ("GL" in errors)
 
@@ -403,9 +403,9 @@ def test_a_finished_run_is_filmed_and_tensorboard_shows_it(small_run, tmp_path, 
 
     trained = saved.load(small_run)
     config = override(trained.config, {"log": {"tensorboard": board}})
-    monkeypatch.setattr(_finished.saved, "load", lambda folder: trained._replace(config=config))
-    monkeypatch.setattr(_finished, "film", film)
-    monkeypatch.setattr(_finished, "film_predictions", predict)
+    monkeypatch.setattr(_films.saved, "load", lambda folder: trained._replace(config=config))
+    monkeypatch.setattr(_films, "film", film)
+    monkeypatch.setattr(_films, "film_predictions", predict)
     output = list(films.film_finished(tmp_path))
     assert output[0] == str(made_of(tmp_path, 0))
     assert output[1] == f"predictions: {tmp_path / 'open-loop.pdf'}, {tmp_path / 'open-loop.png'}"
@@ -421,8 +421,8 @@ def test_a_run_that_cannot_be_filmed_says_why(small_run, monkeypatch):
     def no_predictions(*_):
         raise films.NoPredictions("too short")
 
-    monkeypatch.setattr(_finished, "film", no_film)
-    monkeypatch.setattr(_finished, "film_predictions", no_predictions)
+    monkeypatch.setattr(_films, "film", no_film)
+    monkeypatch.setattr(_films, "film_predictions", no_predictions)
     assert list(films.film_finished(small_run)) == ["no film: no screen", "no predictions: too short"]
 
 
