@@ -6,6 +6,7 @@ and the command they came from.
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -256,19 +257,14 @@ def lines(
     of other runs is not comparable. Where there is one value of `x` alone, a method is a bar.
     """
     tasks, methods = list(dict.fromkeys(rows["task"])), sorted(set(rows["method"]))
-    figure, flat = panels(len(tasks) * len(columns), columns=len(columns))
-    axes = [flat[i : i + len(columns)] for i in range(0, len(flat), len(columns))]
-    for task, line in zip(tasks, axes, strict=True):
-        for name, axis in zip(columns, line, strict=True):
-            shown = rows.loc[(rows["task"] == task) & (rows[panel] == name)]
-            own = {method: shown.loc[shown["method"] == method] for method in methods}
-            if shown[x].nunique() == 1:
-                _bars(axis, own, x, y, xlabel)
-            else:
-                _lines(axis, own, x, y, xlabel)
-            axis.set_title(f"{task}: {name}", loc="left", fontsize=9, fontweight="bold")
-            axis.set_ylim(0, None)
-        line[0].set_ylabel(ylabel, fontsize=8)
+    figure, axes = panels(len(tasks) * len(columns), columns=len(columns))
+    for axis, (task, name) in zip(axes, product(tasks, columns), strict=True):
+        shown = rows.loc[(rows["task"] == task) & (rows[panel] == name)]
+        draw = _bars if shown[x].nunique() == 1 else _lines
+        draw(axis, {method: shown.loc[shown["method"] == method] for method in methods}, x, y, xlabel)
+        axis.set_title(f"{task}: {name}", loc="left", fontsize=9, fontweight="bold")
+        axis.set_ylim(0, None)
+        axis.set_ylabel(ylabel if name == columns[0] else "", fontsize=8)
     legend(figure)
     return figure
 
