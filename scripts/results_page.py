@@ -400,7 +400,8 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _mean(values: np.ndarray) -> str:
-    low, high = statistics.mean_interval(values[:, None])
+    means = statistics.bootstrap_means(values[:, None], reps=statistics.REPS, rng=np.random.default_rng(0))
+    low, high = np.percentile(means, [2.5, 97.5], axis=0)
     return f"{values.mean():.0f} [{low[0]:.0f}, {high[0]:.0f}]"
 
 

@@ -62,13 +62,24 @@ def align(rows: pd.DataFrame) -> dict[tuple[str, str], Runs]:
     return aligned
 
 
-def task_curve(runs: Runs, band: Band = "std") -> Curve:
-    """Mean over the runs of one task and method."""
-    mean = runs.returns.mean(0)
+def mean_over_tasks(tasks: Sequence[Runs], band: Band = "std") -> Curve:
+    """Mean over tasks of the mean over seeds, at the env steps of the longest that all have; perhaps none.
+
+    The standard deviation is that of the seeds' means over tasks, of as many seeds as all tasks have.
+    """
+    first = max(runs.env_steps[0] for runs in tasks)
+    last = min(runs.env_steps[-1] for runs in tasks)
+    longest = max(tasks, key=lambda runs: len(runs.env_steps)).env_steps
+    x = longest[(longest >= first) & (longest <= last)]
+    stacked = [np.stack([np.interp(x, runs.env_steps, line) for line in runs.returns]) for runs in tasks]
+    mean, count = np.mean([y.mean(0) for y in stacked], axis=0), sum(map(len, stacked))
     if band == "std":
-        std = runs.returns.std(0)
-        return Curve(runs.env_steps, mean, mean - std, mean + std, len(runs.returns))
-    return Curve(runs.env_steps, mean, *statistics.mean_interval(runs.returns, reps=_REPS), len(runs.returns))
+        seeds = min(map(len, stacked))
+        std = np.mean([y[:seeds] for y in stacked], axis=0).std(0)
+        return Curve(x, mean, mean - std, mean + std, count)
+    rng = np.random.default_rng(0)
+    means = np.mean([statistics.bootstrap_means(y, reps=_REPS, rng=rng) for y in stacked], axis=0)
+    return Curve(x, mean, *np.percentile(means, [2.5, 97.5], axis=0), count)
 
 
 def peer_curves(rows: pd.DataFrame, until: int) -> dict[tuple[str, str], Curve]:
@@ -100,33 +111,17 @@ def aggregate_curve(
     scales: Mapping[str, float] | None = None,
     band: Band = "std",
 ) -> Curve | None:
-    """Mean over tasks of the mean over seeds; each task divided by its scale if there are scales.
+    """`mean_over_tasks` of a method; each task divided by its scale if there are scales.
 
-    Over the tasks that the method has, and that have a scale other than zero; None if there are none. The
-    standard deviation is that of the seeds' means over tasks, of as many seeds as all tasks have.
+    Over the tasks that the method has, and that have a scale other than zero; None if there are none, or no
+    env steps that all have.
     """
     own = {task: curves[task, method] for task in tasks if (task, method) in curves}
     if scales is not None:
-        own = {task: runs for task, runs in own.items() if scales.get(task)}
-    if not own:
-        return None
-    first = max(runs.env_steps[0] for runs in own.values())
-    last = min(runs.env_steps[-1] for runs in own.values())
-    longest = max(own.values(), key=lambda runs: len(runs.env_steps)).env_steps
-    x = longest[(longest >= first) & (longest <= last)]
-    if not len(x):
-        return None
-    stacked = []
-    for task, runs in own.items():
-        y = np.stack([np.interp(x, runs.env_steps, line) for line in runs.returns])
-        stacked.append(y / (scales[task] if scales is not None else 1.0))
-    mean = np.mean([y.mean(0) for y in stacked], axis=0)
-    count = sum(len(y) for y in stacked)
-    if band == "std":
-        seeds = min(len(y) for y in stacked)
-        std = np.mean([y[:seeds] for y in stacked], axis=0).std(0)
-        return Curve(x, mean, mean - std, mean + std, count)
-    rng = np.random.default_rng(0)
-    means = np.mean([statistics.bootstrap_means(y, reps=_REPS, rng=rng) for y in stacked], axis=0)
-    low, high = np.percentile(means, [2.5, 97.5], axis=0)
-    return Curve(x, mean, low, high, count)
+        own = {
+            task: runs._replace(returns=runs.returns / scales[task])
+            for task, runs in own.items()
+            if scales.get(task)
+        }
+    curve = mean_over_tasks(list(own.values()), band) if own else None
+    return curve if curve is not None and len(curve.env_steps) else None

@@ -16,7 +16,7 @@ import pandas as pd
 from gpld import files
 from gpld.analysis import statistics
 from gpld.analysis.comparisons import Comparison
-from gpld.analysis.curves import Band, Curve, Curves, aggregate_curve, final_scales, task_curve
+from gpld.analysis.curves import Band, Curve, Curves, aggregate_curve, final_scales, mean_over_tasks
 from gpld.display.curve import colours, quiet
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def tasks(
     figure, axes = panels(len(chosen), panel=_ONE_PANEL if len(chosen) == 1 else _PANEL)
     styles = _line_styles([*compared.methods, *(name for _, name in others)])
     for panel, task in zip(axes, chosen, strict=False):
-        own = {m: task_curve(curves[task, m], band) for m in compared.methods if (task, m) in curves}
+        own = {m: mean_over_tasks([curves[task, m]], band) for m in compared.methods if (task, m) in curves}
         _draw(panel, own, styles)
         _draw(panel, {name: curve for (where, name), curve in others.items() if where == task}, styles, _THIN)
         if marks is not None:

@@ -108,20 +108,10 @@ def interval(
     return _percentiles(np.concatenate(values), confidence)
 
 
-def mean_interval(
-    values: Float[np.ndarray, "runs points"], *, confidence: float = 0.95, reps: int = REPS, seed: int = 0
-) -> tuple[Float[np.ndarray, " points"], Float[np.ndarray, " points"]]:
-    """Bootstrap percentile interval of the mean over runs, at every point of their curves."""
-    means = bootstrap_means(values, reps=reps, rng=np.random.default_rng(seed))
-    tail = 100 * (1 - confidence) / 2
-    low, high = np.percentile(means, [tail, 100 - tail], axis=0)
-    return low, high
-
-
 def bootstrap_means(
     values: Float[np.ndarray, "runs points"], *, reps: int, rng: np.random.Generator
 ) -> Float[np.ndarray, "reps points"]:
-    """Means over resampled runs, `reps` times."""
+    """Means over resampled runs, `reps` times, at every point of their curves."""
     return _weights(len(values), reps, rng) @ values
 
 

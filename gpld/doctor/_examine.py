@@ -13,21 +13,11 @@ from pathlib import Path
 
 from gpld.machine import GL_PACKAGES, compilation_cache, cores, host_memory, install
 
-PACKAGES = (
-    "jax",
-    "jaxlib",
-    "equinox",
-    "optax",
-    "orbax-checkpoint",
-    "gymnasium",
-    "mujoco",
-    "dm_control",
-    "envpool",
-)
-"""Packages whose versions decide whether and how training runs."""
-
 SIMULATORS = ("mujoco", "dm_control", "envpool")
-"""Those of the extra `suite`."""
+"""Packages of the extra `suite`."""
+
+PACKAGES = ("jax", "jaxlib", "equinox", "optax", "orbax-checkpoint", "gymnasium", *SIMULATORS)
+"""Packages whose versions decide whether and how training runs."""
 
 PINS = {"mujoco": "3.6.0", "dm_control": "1.0.38"}
 """Versions that are known to work only together."""

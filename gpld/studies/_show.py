@@ -147,7 +147,9 @@ def draw(
     """The study's figures by name. `peers` are agents of others to draw beside each task's curves."""
     rows = _until_last_step(study, rows)
     shown, aligned = comparison_of(study), curves.align(rows)
-    others = {key: curves.task_curve(runs, band) for key, runs in curves.align(_published(study)).items()}
+    others = {
+        key: curves.mean_over_tasks([runs], band) for key, runs in curves.align(_published(study)).items()
+    }
     others |= _peers(study, peers)
     paper = results.paper_scores() if "paper" in study.compare else None
     if paper is not None:  # where it could be seen

@@ -43,10 +43,10 @@ def test_scores_and_returns_that_are_not_finite_are_not_part_of_a_curve():
 
 def test_a_tasks_curve_has_one_standard_deviation_or_an_interval():
     runs = curves.align(rows(value=line))["cheetah-run", "DreamerV3"]
-    std = curves.task_curve(runs)
+    std = curves.mean_over_tasks([runs])
     np.testing.assert_allclose(std.high - std.mean, runs.returns.std(0))
     np.testing.assert_allclose(std.mean - std.low, runs.returns.std(0))
-    interval = curves.task_curve(runs, "interval")
+    interval = curves.mean_over_tasks([runs], "interval")
     assert ((interval.low < interval.mean) & (interval.mean < interval.high)).all()
     assert (interval.low >= runs.returns.min(0) - 1e-9).all()
 
