@@ -61,9 +61,9 @@ class ShowOptions(NameOptions):
         """The study's results, in its folder or committed; notes about them are printed afterwards."""
         if self.until is not None and self.until <= 0:
             raise ConfigError(f"until: {self.until} is not allowed; it must be positive, in env steps")
-        with _tables.open_results(*self.find(), only_there=self.out is not None) as study:
-            yield study
-        for note in study.notes:
+        with _tables.open_results(*self.find(), only_there=self.out is not None, until=self.until) as found:
+            yield found
+        for note in found.notes:
             print(f"note: {note}", file=sys.stderr)
 
 
@@ -159,24 +159,19 @@ def status(arguments: Sequence[str]) -> int:
 def table(arguments: Sequence[str]) -> int:
     """Print a study's tables."""
     options = parse(TableOptions, "study table", table.__doc__, arguments)
-    with options.opened() as study:
-        source = _show.source_of(study.data, f"gpld study table {shlex.join(arguments)}")
-        plan, rows = _show.truncate(study.plan, options.until), _show.load(study.folder, study.plan)
-        found = _show.all_tables(plan, study.folder, rows, source)
-    print("\n\n".join(render(table, options.format) for table in found) or "no results yet")
+    with options.opened() as found:
+        source = _show.source_of(found.data, f"gpld study table {shlex.join(arguments)}")
+        tables = _show.all_tables(found, source)
+    print("\n\n".join(render(table, options.format) for table in tables) or "no results yet")
     return 0
 
 
 def figure(arguments: Sequence[str]) -> int:
     """Draw a study's figures, as PDF and PNG."""
     options = parse(FigureOptions, "study figure", figure.__doc__, arguments)
-    with options.opened() as study:
-        source = _show.source_of(study.data, f"gpld study figure {shlex.join(arguments)}")
-        plan, rows = _show.truncate(study.plan, options.until), _show.load(study.folder, study.plan)
-        suffix = "" if plan is study.plan else f"-{options.until}"
-        paths = _show.save_figures(
-            plan, study.folder, rows, source, options.band, options.peers, suffix, study.out
-        )
+    with options.opened() as found:
+        source = _show.source_of(found.data, f"gpld study figure {shlex.join(arguments)}")
+        paths = _show.save_figures(found, source, options.band, options.peers)
     print(*paths, sep="\n")
     return 0
 
@@ -192,8 +187,8 @@ class StudyReportOptions(ShowOptions):
 def study_report(arguments: Sequence[str]) -> int:
     """Write a study's report, one HTML page."""
     options = parse(StudyReportOptions, "study report", study_report.__doc__, arguments)
-    with options.opened() as study, opening(study.folder, imports=options.imports):
-        path = _show.write_study_report(study, until=options.until)
+    with options.opened() as found, opening(found.folder, imports=options.imports):
+        path = _show.write_study_report(found)
     print(path)
     return 0
 

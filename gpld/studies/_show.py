@@ -1,6 +1,5 @@
 """The results of a study: tables, figures, films and the report, from the results in its folder."""
 
-import dataclasses
 import os
 import shlex
 from collections.abc import Mapping, Sequence
@@ -60,15 +59,6 @@ def load(folder: Path, plan: Plan) -> pd.DataFrame:
             _state.store(folder, plan, run)
     rows = results.load(store)
     return rows.loc[rows["run"].isin([run.name for run in plan.runs])].reset_index(drop=True)
-
-
-def truncate(plan: Plan, until: int | None) -> Plan:
-    """A plan as if its study ended after `until` env steps. Films are left out: they show later agents."""
-    steps = plan.study.env_steps
-    if until is None or until >= steps[-1]:
-        return plan
-    steps = (*(step for step in steps if step < until), until)
-    return dataclasses.replace(plan, study=dataclasses.replace(plan.study, env_steps=steps, films=()))
 
 
 def _until_last_step(study: Study, rows: pd.DataFrame) -> pd.DataFrame:
@@ -133,12 +123,12 @@ def _reference_tables(study: Study, subsets: Mapping[str, Sequence[str]]) -> lis
     return [table for table in found if table is not None]
 
 
-def all_tables(plan: Plan, folder: Path, rows: pd.DataFrame, source: str) -> list[Table]:
+def all_tables(found: OpenedResults, source: str) -> list[Table]:
     """All tables of a study."""
-    if plan.study.work == "time":
-        return _times.tables(plan, folder, source)
-    more = [table for section in sections(plan, folder, source) for table in section.tables]
-    return [*tables(plan.study, rows, source), *more]
+    if found.study.work == "time":
+        return _times.tables(found.plan, found.folder, source)
+    more = [table for section in sections(found, source) for table in section.tables]
+    return [*tables(found.study, load(found.folder, found.plan), source), *more]
 
 
 def draw(
@@ -176,66 +166,57 @@ def _with_results(study: Study, rows: pd.DataFrame) -> Sequence[str]:
 
 
 def save_figures(
-    plan: Plan,
-    folder: Path,
-    rows: pd.DataFrame,
-    source: str,
-    band: Band = "std",
-    peers: Sequence[str] = (),
-    suffix: str = "",
-    out: Path | None = None,
+    found: OpenedResults, source: str, band: Band = "std", peers: Sequence[str] = ()
 ) -> list[Path]:
-    """Save the study's figures, and strips of its films, as PDF and PNG; their paths.
-
-    `peers` are as in `draw`; `suffix` ends the names of the files. They go to `out`, or the study's folder.
-    """
-    paths, study, to = [], plan.study, (out or folder) / FIGURES
-    drawn = draw(study, rows, band, peers)
-    if "cost" in study.figures and len(times := _times.load(plan, folder)):
+    """Save the study's figures, and strips of its films, as PDF and PNG; their paths. `peers`: see `draw`."""
+    paths, study, folder = [], found.study, found.folder
+    drawn = draw(study, load(folder, found.plan), band, peers)
+    if "cost" in study.figures and len(times := _times.load(found.plan, folder)):
         drawn["cost"] = cost.draw(times)
     for kind in (sensitivity, quality):
-        if kind.NAME in study.figures and len(found := measurements(plan, folder, kind.NAME)):
-            drawn[kind.NAME] = kind.draw(found)
+        if kind.NAME in study.figures and len(measured := measurements(found, kind.NAME)):
+            drawn[kind.NAME] = kind.draw(measured)
     strips: dict[str, dict[str, Path]] = {}
-    for run in _runs_to_film(plan):
+    for run in _runs_to_film(found):
         strip = _state.run_folder(folder, run) / "film.png"
         if strip.exists():
             strips.setdefault(run.task, {})[run.method] = strip
     if strips:
         drawn["films"] = figures.strips(strips)
     for name, figure in drawn.items():
-        paths += figures.save(figure, to, f"{study.name}-{name}{suffix}", source=source)
+        named = f"{study.name}-{name}{found.suffix}"
+        paths += figures.save(figure, found.out / FIGURES, named, source=source)
     return paths
 
 
-def measurements(plan: Plan, folder: Path, name: str) -> pd.DataFrame:
+def measurements(found: OpenedResults, name: str) -> pd.DataFrame:
     """Rows of a measurement of trained agents so far, of all runs, by the study's names."""
-    every = {run: rollouts.read_run(_state.run_folder(folder, run), name) for run in plan.runs}
-    found = [
+    every = {run: rollouts.read_run(_state.run_folder(found.folder, run), name) for run in found.plan.runs}
+    shown = [
         some.assign(run=run.name, method=run.method)
         for run, rows in every.items()
-        if len(rows) and len(some := _until_last_step(plan.study, rows))
+        if len(rows) and len(some := _until_last_step(found.study, rows))
     ]
-    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    return pd.concat(shown, ignore_index=True) if shown else pd.DataFrame()
 
 
-def sections(plan: Plan, folder: Path, source: str) -> list[report.Section]:
+def sections(found: OpenedResults, source: str) -> list[report.Section]:
     """Measurements of trained agents, if there are any."""
-    if plan.study.work == "time":
+    if found.study.work == "time":
         return []
-    found = {name: measurements(plan, folder, name) for name in report.MEASURES}
-    return [report.section_of(name, rows, [source]) for name, rows in found.items() if len(rows)]
+    measured = {name: measurements(found, name) for name in report.MEASURES}
+    return [report.section_of(name, rows, [source]) for name, rows in measured.items() if len(rows)]
 
 
-def films(plan: Plan, folder: Path, *, make: bool = True) -> tuple[list[report.FilmEntry], str]:
+def films(found: OpenedResults, *, make: bool = True) -> tuple[list[report.FilmEntry], str]:
     """Films and predictions of the study's film tasks, made if missing; and why one could not be made."""
-    found, why = [], ""
-    for run in _runs_to_film(plan):
-        path = _state.run_folder(folder, run)
-        if make and plan.study.env_steps[-1] in _state.scored(folder, run):
+    entries, why = [], ""
+    for run in _runs_to_film(found):
+        path = _state.run_folder(found.folder, run)
+        if make and found.study.env_steps[-1] in _state.scored(found.folder, run):
             why = _film(path) or why
-        found += report.films_of(f"{run.task}, {run.method}, seed {run.seed}", path)
-    return found, why
+        entries += report.films_of(f"{run.task}, {run.method}, seed {run.seed}", path)
+    return entries, why
 
 
 def _film(run: Path) -> str:
@@ -248,29 +229,29 @@ def _film(run: Path) -> str:
     return "; ".join(filter(None, reasons))
 
 
-def _runs_to_film(plan: Plan) -> list[Run]:
+def _runs_to_film(found: OpenedResults) -> list[Run]:
     """The first seed of each method on the tasks that the study films."""
     firsts: dict[tuple[str, str], Run] = {}
-    for run in plan.runs:
+    for run in found.plan.runs:
         firsts.setdefault((run.task, run.method), run)
-    return [firsts[task, method] for task in plan.study.films for method in plan.study.methods]
+    return [firsts[task, method] for task in found.study.films for method in found.study.methods]
 
 
-def summary(study: Study, plan: Plan, folder: Path, rows: pd.DataFrame) -> list[str]:
-    """What the tiles do not say; `study` is that of the plan, perhaps truncated."""
-    failed = [state for state in _state.run_states(folder, plan) if state.kind == "failed"]
-    sentences = [f"Failed: {state.run.name}: {state.reason}" for state in failed]
+def summary(found: OpenedResults, rows: pd.DataFrame) -> list[str]:
+    """What the tiles do not say."""
+    study, states = found.study, _state.run_states(found.folder, found.plan)
+    sentences = [f"Failed: {state.run.name}: {state.reason}" for state in states if state.kind == "failed"]
     if study.work == "time":
-        return sentences + _times.summary(plan, folder)
+        return sentences + _times.summary(found.plan, found.folder)
     for env_steps in study.env_steps:
         if study.baseline not in set(statistics.final_scores(rows, env_steps)["method"]):
             sentences.append(f"Nothing can be compared at {env_steps:,} env steps yet.")
     return sentences
 
 
-def tiles(study: Study, plan: Plan, folder: Path, rows: pd.DataFrame) -> list[report.Tile]:
+def tiles(found: OpenedResults, rows: pd.DataFrame) -> list[report.Tile]:
     """Gains over the baseline at the last env steps that have scores, with their uncertainty; runs done."""
-    states = _state.run_states(folder, plan)
+    study, states = found.study, _state.run_states(found.folder, found.plan)
     done = sum(state.kind == "done" for state in states)
     about = "; ".join(["Numbers are preliminary"] * (done < len(states)) + _status.taken(states))
     finished = report.Tile(f"{done} of {len(states)}", "runs done", about)
@@ -279,8 +260,8 @@ def tiles(study: Study, plan: Plan, folder: Path, rows: pd.DataFrame) -> list[re
         known = set(scores["method"])
         if study.baseline in known and len(known) > 1:
             others = [method for method in study.methods if method in known and method != study.baseline]
-            found = [_gain_tile(study, scores, method, env_steps) for method in others]
-            return [*filter(None, found), finished]
+            gains = [_gain_tile(study, scores, method, env_steps) for method in others]
+            return [*filter(None, gains), finished]
     return [finished]
 
 
@@ -308,36 +289,36 @@ def _gain_tile(study: Study, scores: pd.DataFrame, method: str, env_steps: int) 
     )
 
 
-def write_study_report(found: OpenedResults, *, make_films: bool = True, until: int | None = None) -> Path:
-    """Write the study's page, about results up to some env steps or all; its path."""
-    plan, folder = found.plan, found.folder
-    shown = truncate(plan, until)
-    study, timed = shown.study, plan.study.work == "time"
+def write_study_report(found: OpenedResults, *, make_films: bool = True) -> Path:
+    """Write the study's page; its path."""
+    plan, folder, study = found.plan, found.folder, found.study
     rows = load(folder, plan)
     command = f"gpld study report {study.name}"
     if not found.is_committed:
         command += f" --out {shlex.quote(_relative(folder))}"
-    source = source_of(found.data, command if until is None else f"{command} --until {until}")
-    made, why = films(shown, folder, make=make_films and not found.is_committed)
+    if found.until is not None:
+        command += f" --until {found.until}"
+    source = source_of(found.data, command)
+    made, why = films(found, make=make_films and not found.is_committed)
     folders = {run.name: _state.run_folder(folder, run) for run in plan.runs}
     page = report.Page(
         title=study.title,
         lead=study.purpose.replace("\n", " "),
-        tiles=tiles(study, plan, folder, rows),
+        tiles=tiles(found, rows),
         notes=_unfinished_note(study, rows),
-        summary=[*summary(study, plan, folder, rows), *found.notes],
+        summary=[*summary(found, rows), *found.notes],
         methods=list(study.methods),
         rows=pd.concat([_until_last_step(study, rows), _published(study)], ignore_index=True),
         others={key: curve for key, curve in _peers(study).items() if key[0] in _with_results(study, rows)},
-        tables=_times.tables(plan, folder, source) if timed else tables(study, rows, source),
-        sections=sections(shown, folder, source),
+        tables=_times.tables(plan, folder, source) if study.work == "time" else tables(study, rows, source),
+        sections=sections(found, source),
         films=made,
         no_films=why,
         configs=report.configs_of(folders),
         environment=report.environment_of(folders),
         source=source,
     )
-    return report.write(page, found.out / (REPORT if shown is plan else f"report-{until}.html"))
+    return report.write(page, found.out / f"report{found.suffix}.html")
 
 
 def _published(study: Study) -> pd.DataFrame:

@@ -66,22 +66,40 @@ class OpenedResults:
     """Notes to show with them."""
     is_committed: bool = False
     """Whether the runs come from committed tables: they have no checkpoints."""
+    until: int | None = None
+    """Env steps up to which they are shown; all if None."""
+
+    @property
+    def study(self) -> Study:
+        """The study as if it ended after `until` env steps. It has no films then: they show later agents."""
+        study = self.plan.study
+        if self.until is None or self.until >= study.env_steps[-1]:
+            return study
+        steps = [step for step in study.env_steps if step < self.until]
+        return replace(study, env_steps=(*steps, self.until), films=())
+
+    @property
+    def suffix(self) -> str:
+        """Ends the names of files that show less than all."""
+        return "" if self.study is self.plan.study else f"-{self.until}"
 
 
 @contextmanager
-def open_results(study: Study, folder: Path, *, only_there: bool = False) -> Iterator[OpenedResults]:
+def open_results(
+    study: Study, folder: Path, *, only_there: bool = False, until: int | None = None
+) -> Iterator[OpenedResults]:
     """The results in a study's folder, or, if nothing has been run there, those that are committed.
 
     Committed runs are unpacked into a temporary folder. With `only_there` they are not used.
     """
     tables_folder = None if only_there or (folder / PLAN).exists() else committed(study)
     if tables_folder is None:
-        yield OpenedResults(read_plan(folder), folder, folder, folder / results.FOLDER)
+        yield OpenedResults(read_plan(folder), folder, folder, folder / results.FOLDER, until=until)
         return
     notes = tuple(outdated(study, results.read_tables(tables_folder)))
     with tempfile.TemporaryDirectory() as name:
         unpack_committed(study, Path(name), tables_folder)
-        yield OpenedResults(plan(study), Path(name), folder, tables_folder, notes, is_committed=True)
+        yield OpenedResults(plan(study), Path(name), folder, tables_folder, notes, True, until)
 
 
 def unpack_committed(study: Study, folder: Path, tables_folder: Path | None = None) -> int:

@@ -41,9 +41,9 @@ def small(**changes) -> Plan:
     return plan(study_files.from_dict(tomllib.loads(TEXT) | changes, "small"))
 
 
-def opened(plan: Plan, folder: Path) -> OpenedResults:
+def opened(plan: Plan, folder: Path, until: int | None = None) -> OpenedResults:
     """A study's results in a folder, to be shown."""
-    return OpenedResults(plan, folder, folder, folder / results.FOLDER)
+    return OpenedResults(plan, folder, folder, folder / results.FOLDER, until=until)
 
 
 def finish(folder: Path, run, *env_steps: int, episodes: int = 20, every: int = 300) -> Path:

@@ -11,7 +11,7 @@ from gpld.studies import _show, _state, _worker
 from gpld.training import Result, saved, score as scoring
 from gpld.training.saved import Trained
 from gpld.training.score import Score
-from tests.studies.helpers import finish, measure, small
+from tests.studies.helpers import finish, measure, opened, small
 
 
 @pytest.fixture
@@ -123,5 +123,5 @@ def test_without_pyarrow_runs_are_trained_and_scored_and_stored_later(tmp_path, 
     rows = _show.load(tmp_path, plan)
     assert set(rows.loc[rows["kind"] == "score", "env_steps"]) == {600, 1200}
     assert set(rows["run"]) == {run.name for run in plan.runs}
-    assert len(_show.measurements(plan, tmp_path, "quality")) == 2 * len(plan.runs)
+    assert len(_show.measurements(opened(plan, tmp_path), "quality")) == 2 * len(plan.runs)
     assert studies.run(plan.study, tmp_path)[0].kind == "done"

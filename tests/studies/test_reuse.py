@@ -10,7 +10,7 @@ import pytest
 from gpld import config as options, results, studies
 from gpld.studies import _reuse, _run, _show, _state, _status, _study
 from gpld.training import saved
-from tests.studies.helpers import finish, measure, small
+from tests.studies.helpers import finish, measure, opened, small
 
 
 def done(folder, plan, **changes):
@@ -54,7 +54,7 @@ def test_after_one_ablation_the_next_trains_only_its_own_methods(tmp_path):
     assert _reuse.reused(here, plan) == expected  # no longer to be found, but taken
     states = _state.run_states(here, plan)
     assert _status.line(states) == "10 done (10 taken from ablation-decay), 15 waiting"
-    *_, runs = _show.tiles(plan.study, plan, here, rows)
+    *_, runs = _show.tiles(opened(plan, here), rows)
     assert runs[:3] == ("10 of 25", "runs done", "Numbers are preliminary; 10 taken from ablation-decay")
 
 

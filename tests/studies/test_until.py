@@ -4,7 +4,7 @@ import pytest
 
 from gpld.config import ConfigError
 from gpld.studies import _show, study_command
-from tests.studies.helpers import TEXT, finish, small
+from tests.studies.helpers import TEXT, finish, opened, small
 
 COLUMN = 1
 """Of the baseline, in tables of scores."""
@@ -24,7 +24,7 @@ def study(tmp_path_factory):
 
 def shown(study, until):
     plan, _, folder = study
-    return _show.all_tables(_show.truncate(plan, until), folder, _show.load(folder, plan), "source")
+    return _show.all_tables(opened(plan, folder, until), "source")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_scores_are_those_of_the_last_moment_shown(study, until, steps, mean):
 def test_nothing_later_is_drawn_or_written(study, capsys):
     plan, file, folder = study
     rows = _show.load(folder, plan)
-    drawn = _show.draw(_show.truncate(plan, 900).study, rows)
+    drawn = _show.draw(opened(plan, folder, 900).study, rows)
     assert drawn["aggregate"].axes[0].lines[0].get_xdata().tolist() == [300, 600, 900]
     assert study_command(["figure", str(file), "--out", str(folder), "--until", "900"]) == 0
     names = [line.rsplit("/", 1)[1] for line in capsys.readouterr().out.splitlines()]

@@ -130,14 +130,14 @@ def test_a_run_without_a_checkpoint_is_reported_and_predictions_do_not_stand_in_
 ):
     """Nor films in that of the report."""
     plan = small(films=["cartpole-balance"])
-    run = _show._runs_to_film(plan)[0]
+    run = _show._runs_to_film(opened(plan, tmp_path))[0]
     path = _state.run_folder(tmp_path, run)
     score(tmp_path, run, 600, 1200)
     options.save(run.config, path / saved.CONFIG)
     saved.write_spaces(path, Spaces.of({"position": (3,)}, 1))
     filmed = []
     monkeypatch.setattr("gpld.films.film", lambda run, out: filmed.append(run))
-    found, why = _show.films(plan, tmp_path)
+    found, why = _show.films(opened(plan, tmp_path))
     assert found == []
     assert filmed == [path]
     assert why.startswith(f"no predictions: {path} has no checkpoint yet")
@@ -193,8 +193,7 @@ def test_updates_are_timed_together_and_shown_beside_the_papers(tmp_path, monkey
     fast, slow = (found.loc[f"rho 1, (0.5, 0), {by}", columns] for by in ("in closed form", "by products"))
     np.testing.assert_allclose(fast.astype(float), [1.1, 11.0, 1.68, 0.1, 4920.4])
     np.testing.assert_allclose(slow.astype(float), [1.3, 13.0, 1.68, 0.1, 4920.4])
-    rows = _show.load(tmp_path, plan)
-    (table,) = _show.all_tables(plan, tmp_path, rows, "its source")
+    (table,) = _show.all_tables(opened(plan, tmp_path), "its source")
     assert table.header[:8] == (
         "method",
         "rho",
@@ -216,7 +215,7 @@ def test_updates_are_timed_together_and_shown_beside_the_papers(tmp_path, monkey
     )
     assert table.rows[14][4:6] == ("in closed form", "1.100 \u00b1 0.000")
     assert table.notes[-1] == "its source"
-    drawn = _show.save_figures(plan, tmp_path, rows, "its source")
+    drawn = _show.save_figures(opened(plan, tmp_path), "its source")
     assert [path.name for path in drawn] == ["cost-cost.pdf", "cost-cost.png"]
     page = _show.write_study_report(opened(plan, tmp_path)).read_text()
     assert (
