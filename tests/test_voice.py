@@ -38,7 +38,8 @@ def test_an_engine_that_cannot_be_made(monkeypatch, pixels):
         raise AttributeError("'NoneType' object has no attribute 'glGetError'")
 
     monkeypatch.setenv("MUJOCO_GL", "osmesa")
-    monkeypatch.setattr(_make, "_suite", broken)
+    for stream in ("DMControlStream", "DMControlPixels"):
+        monkeypatch.setattr(_make, stream, broken)
     monkeypatch.setattr(_dm_control, "renderers", lambda: iter(["egl"]))
     with pytest.raises(EnvironmentFailure, match=r"^cartpole-balance cannot be made here: ") as message:
         envs.make("cartpole-balance", count=1, seed=0, backend="dm_control", pixels=pixels)

@@ -27,7 +27,7 @@ from gpld.envs._dm_control import (
 )
 from gpld.envs._gymnasium import Factory, GymnasiumStream, registered
 from gpld.envs._jax import FRAMES, JaxEnv, jax_task
-from gpld.envs._process import Hosts
+from gpld.envs._process import Host, Hosts
 from gpld.envs._serial import SerialEnv
 from gpld.machine import cores, install
 from gpld.tasks import GYM_PREFIX, JAX_PREFIX, POOL_PREFIX
@@ -120,19 +120,20 @@ def _suite(
     if importlib.util.find_spec("dm_control") is None:
         raise ConfigError(f"task: {task!r} needs dm_control, which is not installed: {install('suite')}")
     draws = render or pixels or needs_renderer(task)
-    choose_renderer(render=draws)  # before there are processes that would all try
-    taken = (hosts or Hosts()).take(processes if processes > 1 else 0)
     stream = partial(DMControlStream, task, render=render)
     if pixels:
         stream = partial(DMControlPixels, task, action_repeat=action_repeat)
         action_repeat = 1  # of what is a step of theirs already
+    taken: list[Host] = []
 
     def make_stream(index: int, restart: int) -> Stream:
         make_here = partial(stream, seed=seeds(index, restart=restart))
         return taken[index % len(taken)].stream(index, make_here) if taken else make_here()
 
-    kept = {"hosts": taken, "keep_hosts": hosts is not None}
     try:
+        choose_renderer(render=draws)  # before there are processes that would all try
+        taken += (hosts or Hosts()).take(processes if processes > 1 else 0)
+        kept = {"hosts": taken, "keep_hosts": hosts is not None}
         return SerialEnv(make_stream, action_repeat=action_repeat, **kept, **watch)
     except (ConfigError, EnvironmentFailure):
         raise
@@ -159,15 +160,13 @@ def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = 
         return "jax"
     if name.startswith(POOL_PREFIX):
         if not has_envpool():
-            raise ConfigError(f"task: {task!r} needs EnvPool, made for Linux on x86-64: {install('suite')}")
+            raise ConfigError(f"task: {task!r} needs EnvPool, which is not installed: {install('suite')}")
         return "envpool"
     if backend == "auto":
         return "envpool" if has_envpool() and in_catalog(name) and not render else "dm_control"
     if backend == "envpool":
         if not has_envpool():
-            raise ConfigError(
-                "backend 'envpool' is not installed, or made for Linux on x86-64 only; use 'dm_control'"
-            )
+            raise ConfigError(f"backend 'envpool' is not installed: {install('suite')}, or use 'dm_control'")
         if render:
             raise ConfigError("backend 'envpool' does not render; use 'dm_control' for pictures")
         if not in_catalog(name):
