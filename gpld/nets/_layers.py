@@ -34,7 +34,9 @@ class Linear(eqx.Module):
         return cls(initial_weight(key, (inputs, outputs), inputs, scale), jnp.zeros(outputs))
 
     def __call__(self, x: Float[Array, "*N in"]) -> Float[Array, "*N out"]:
-        return add_bias(x @ self.weight.astype(x.dtype), self.bias)
+        # As rows of one matrix: of more axes, the gradient by the weight takes transposed copies on a CPU.
+        y = x.reshape(-1, x.shape[-1]) @ self.weight.astype(x.dtype)
+        return add_bias(y.reshape(*x.shape[:-1], len(self.bias)), self.bias)
 
 
 class BlockLinear(eqx.Module):
@@ -66,7 +68,8 @@ class BlockLinear(eqx.Module):
     @staticmethod
     def product(x: Float[Array, "*N G in"], weight: Float[Array, "G in out"]) -> Float[Array, "*N G out"]:
         """Each slice of x times its matrix."""
-        return jnp.einsum("...gi,gio->...go", x, weight)
+        rows = jnp.swapaxes(x.reshape(-1, *x.shape[-2:]), 0, 1)
+        return jnp.swapaxes(rows @ weight, 0, 1).reshape(*x.shape[:-1], weight.shape[2])
 
 
 def add_bias(y: Float[Array, "*N out"], bias: Float[Array, " out"]) -> Float[Array, "*N out"]:
