@@ -27,6 +27,7 @@ RESULTS = ROOT / "results"
 PAGES = (
     "results/README.md",
     "results/recipe.md",
+    "results/physics.md",
     "docs/performance.md",
     "docs/environments.md",
     "docs/penalty.md",
@@ -357,6 +358,34 @@ def free_options() -> str:
     return table(["free to change between two starts"], [["`env_steps`, upwards"], *([x] for x in groups)])
 
 
+def physics(engine: str) -> str:
+    """Two sets of simulators, task by task."""
+    data = read("physics")
+    found = data["engines"][engine]
+    within = [f"within {int(step):,}" for step in found["rows"][0]["largest_difference"]]
+    returns = ["return, old", "new", "change"]
+    rows = []
+    for row in found["rows"]:
+        first = row["first_difference"]
+        means = (row[f"return_{name}"] for name in ("old", "new", "change"))
+        rows.append(
+            [
+                row["task"],
+                f"{row['equal_starts']:.0%}",
+                "never" if first is None else str(first),
+                *(
+                    f"{x:.0e}" if x else "0"
+                    for x in (row["largest_onset"], *row["largest_difference"].values())
+                ),
+                *(f"{x['mean']:.2f} ± {x['half_width']:.2f}" for x in means),
+            ]
+        )
+    header = ["task", "equal starts", "first difference, env step", "its size", *within, *returns]
+    sets = (", ".join(f"{name} {x}" for name, x in own.items()) for own in found["versions"].values())
+    source = f"`{data['command']}`, {data['date']}, {' against '.join(sets)}, {found['episodes']} episodes"
+    return f"{table(header, rows)}\n\n{source} ({{file physics}})."
+
+
 # Exported agents
 
 
@@ -430,6 +459,8 @@ TABLES: dict[str, Callable[[], str]] = {
     ),
     "walker-walk": walker,
     "demonstration": demonstration,
+    "physics of EnvPool": lambda: physics("envpool"),
+    "physics of dm_control": lambda: physics("dm_control"),
     "export": exported,
     "export returns": exported_returns,
     "recipe": recipe,

@@ -4,6 +4,7 @@ import json
 from types import SimpleNamespace
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from gpld.config import Config, ConfigError
@@ -95,6 +96,33 @@ def test_environments_written_in_jax(tmp_path, monkeypatch):
     rates = {name: rate for name, rate in found["agent_steps_per_second"].items() if name.startswith("jax:")}
     assert list(rates) == [f"jax:gpld.envs:CartPole, {steps} a program" for steps in (1, 100)]
     assert all(rate["agent steps/s"] > 0 for rate in rates.values())
+
+
+def test_physics_tells_where_recordings_part(tmp_path, monkeypatch):
+    physics = scripts.load("benchmarks/physics.py")
+
+    def run(typed):
+        monkeypatch.setattr("sys.argv", ["physics.py", *typed.split()])
+        physics.main()
+
+    task = "pendulum-swingup"
+    run(f"record {tmp_path / 'old'} --engine dm_control --episodes 3 --tasks {task}")
+    arrays = dict(np.load(tmp_path / "old" / "dm_control.npz"))
+    assert arrays[f"{task} obs"].shape == (1001, 3, 3)
+    arrays[f"{task} obs"][40:, 1] += 0.5
+    arrays[f"{task} obs"][90:, 1] += 1.0
+    arrays[f"{task} start"][2] += 1
+    arrays[f"{task} returns"] += 2
+    (tmp_path / "new").mkdir()
+    np.savez(tmp_path / "new" / "dm_control.npz", **arrays)
+    run(f"compare {tmp_path / 'old'} {tmp_path / 'new'} --out {tmp_path}")
+    (row,) = written(tmp_path / "physics.json")["engines"]["dm_control"]["rows"]
+    assert (row["first_difference"], row["equal_starts"]) == (40, pytest.approx(2 / 3))
+    assert row["largest_onset"] == pytest.approx(0.5)
+    assert row["largest_difference"] == pytest.approx({"10": 0.0, "100": 1.5, "1000": 1.5})
+    assert row["return_change"] == pytest.approx({"mean": 2.0, "half_width": 0.0}, abs=1e-9)
+    with pytest.raises(SystemExit, match="hold no recordings of the same engine"):
+        run(f"compare {tmp_path} {tmp_path}")
 
 
 @pytest.mark.slow
