@@ -60,6 +60,19 @@ def device_memory() -> Memory:
     return Memory(stats["bytes_limit"], stats["bytes_limit"] - stats["bytes_in_use"])
 
 
+def spare_device_memory() -> int:
+    """Bytes of the first device that stay free while programs run; no limit where its memory is the host's.
+
+    No program needs more for itself than the largest piece that was ever allocated.
+    """
+    import jax
+
+    stats = jax.local_devices()[0].memory_stats()
+    if not stats or "bytes_limit" not in stats:
+        return sys.maxsize
+    return stats["bytes_limit"] - stats["bytes_in_use"] - stats.get("largest_alloc_size", 0)
+
+
 def leave_gpus() -> None:
     """Let JAX compute on the CPU here: it would take most of the GPUs' memory, which children need."""
     import jax

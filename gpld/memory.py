@@ -23,7 +23,7 @@ class MemoryEstimate:
     """Bytes of a run's parts. All but the activations are exact."""
 
     parameters: int
-    """Trained parameters and the slow value."""
+    """Trained parameters, the slow value, and the copy that an evaluation plays with."""
     optimizer: int
     """Running averages of the optimiser."""
     gradients: int
@@ -51,7 +51,7 @@ def memory_estimate(config: Config, spaces: Spaces) -> MemoryEstimate:
     state = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0))
     parameters = _nbytes(state.model)
     return MemoryEstimate(
-        parameters=parameters + _nbytes(state.slow_value),
+        parameters=parameters * (2 if config.eval.every else 1) + _nbytes(state.slow_value),
         optimizer=_nbytes(state.optimizer),
         gradients=2 * parameters,
         activations=_activations(config)

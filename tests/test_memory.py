@@ -26,7 +26,9 @@ def storage(where):
 def test_the_papers_agent():
     estimate = memory_estimate(PAPER, WALKER)
     value = 853_503
-    assert estimate.parameters == 4 * (9_738_019 + value)
+    assert estimate.parameters == 4 * (2 * 9_738_019 + value)
+    never = memory_estimate(override(PAPER, {"eval": {"every": 0}}), WALKER)
+    assert never.parameters == 4 * (9_738_019 + value)
     assert estimate.gradients == 2 * 4 * 9_738_019
     # Two running averages and a few counters.
     assert 0 <= estimate.optimizer - 2 * 4 * 9_738_019 < 100

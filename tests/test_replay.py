@@ -141,7 +141,7 @@ def test_agrees_with_a_model_made_of_lists(actions, online):
                 model.write_back(*jax.tree.map(np.asarray, (indices, latent)))
     assert int(replay.appended) == len(model.steps)
     if model.steps:
-        latents = rp.export_latents(replay, model.oldest, len(model.steps))
+        latents = rp.export(replay, model.oldest, len(model.steps), ["h", "z"])
         for s in range(S):
             kept = model.latents[model.oldest :]
             np.testing.assert_array_equal(latents["h"][s], np.stack([step[s][0] for step in kept]))
@@ -205,8 +205,8 @@ def test_where_sequences_overlap_the_last_of_the_batch_wins():
     before = filled(N + 2)
     indices = rp.Indices(jnp.array([1, 1, 2, 1, 1], np.int32), jnp.array([8, 6, 6, 8, 7], np.int32))
     latent = new_latents(0)
-    latents = rp.export_latents(write_back(before, indices, latent, True), 2, N + 2)
-    expected = {k: np.array(v) for k, v in rp.export_latents(before, 2, N + 2).items()}
+    latents = rp.export(write_back(before, indices, latent, True), 2, N + 2, ["h", "z"])
+    expected = {k: np.array(v) for k, v in rp.export(before, 2, N + 2, ["h", "z"]).items()}
     writer = {(1, 7): 1, (1, 8): 4, (1, 9): 4, (1, 10): 4, (1, 11): 3, (2, 7): 2, (2, 8): 2, (2, 9): 2}
     for (s, step), b in writer.items():
         t = step - int(indices.start[b]) - 1
@@ -237,9 +237,9 @@ def test_write_back_leaves_alone_what_is_not_to_be_kept_or_gone(storage):
     assert_same(jax.tree.map(np.asarray, rp.write_back(replay, indices, new_latents(0), False)), copy)
     # Steps 2 and 3 of the sequence 1..4 have been overwritten by 15 and 16, in the same slots.
     replay = filled(N + 4, storage=storage)
-    copy = rp.export_latents(filled(N + 4), 4, N + 4)
+    copy = rp.export(filled(N + 4), 4, N + 4, ["h", "z"])
     latent = new_latents(0)
-    h = rp.export_latents(rp.write_back(replay, indices, latent, True), 4, N + 4)["h"]
+    h = rp.export(rp.write_back(replay, indices, latent, True), 4, N + 4, ["h", "z"])["h"]
     np.testing.assert_array_equal(h[0, 0], latent.h[2, -1])
     np.testing.assert_array_equal(h[:, 1:], copy["h"][:, 1:])
 
@@ -318,14 +318,14 @@ def test_export_and_restore_round_trip(storage, steps, dtype):
         replay = put(replay, record(step))
         if step == T or step % 5 == 4 or step == steps - 1:
             done = sum(chunk.shape[-2] for chunk in saved)
-            saved.append(np.asarray(rp.export_steps(replay, done, step + 1)))
+            saved.append(np.asarray(rp.export(replay, done, step + 1, ["steps"])["steps"]))
         if step == steps // 2:
             replay, _, indices = rp.sample(replay, jax.random.key(0), B, T)
             replay = rp.write_back(replay, indices, new_latents(1, dtype), True)
     held = rp.stored(replay)
     assert held == range(max(steps - N, 0), steps)
     rows = np.concatenate(saved, axis=-2)[:, held.start :]
-    latents = jax.tree.map(np.asarray, rp.export_latents(replay, held.start, held.stop))
+    latents = jax.tree.map(np.asarray, rp.export(replay, held.start, held.stop, ["h", "z"]))
     consumed = int(replay.consumed)
 
     assert_same(replay, rp.restore(empty(dtype, storage), held.start, rows, latents, consumed))
@@ -337,28 +337,41 @@ def test_export_and_restore_round_trip(storage, steps, dtype):
     assert_same(replay, restored)
 
 
+@pytest.mark.parametrize("storage", ["device", "host"])
+def test_a_device_may_copy_more_than_it_is_asked_for(storage):
+    replay = filled(N + 3, storage=storage)
+    exact = rp.export(replay, 5, 10, ["steps", "h"])
+    more = rp.export(replay, 5, 10, ["steps", "h"], size=8)
+    for name, values in more.items():
+        assert values.shape[-2] == (8 if storage == "device" else 5)
+        np.testing.assert_array_equal(values[:, :5], exact[name])
+        np.testing.assert_array_equal(
+            values[:, 5:], np.repeat(exact[name][:, 4:], values.shape[1] - 5, axis=1)
+        )
+
+
 def test_several_runs_export_and_restore_at_once():
     runs = [filled(N + 3), append(filled(N + 2), record(7, run=5))]
     both = jax.tree.map(lambda *x: jnp.stack(x), *runs)
     held = rp.stored(both)
-    steps = rp.export_steps(both, held.start, held.stop)
-    np.testing.assert_array_equal(steps[1], rp.export_steps(runs[1], held.start, held.stop))
+    steps = rp.export(both, held.start, held.stop, ["steps"])["steps"]
+    np.testing.assert_array_equal(steps[1], rp.export(runs[1], held.start, held.stop, ["steps"])["steps"])
     blank = jax.vmap(lambda _: empty())(jnp.arange(2))
-    latents = rp.export_latents(both, held.start, held.stop)
+    latents = rp.export(both, held.start, held.stop, ["h", "z"])
     assert_same(rp.restore(blank, held.start, steps, latents, both.consumed), both)
 
 
 def test_export_refuses_steps_it_does_not_hold():
     replay = filled(N + 3)
     with pytest.raises(ValueError, match=r"\[2, 9\).*holds \[3, 16\)"):
-        rp.export_steps(replay, 2, 9)
+        rp.export(replay, 2, 9, ["steps"])["steps"]
     with pytest.raises(ValueError, match=r"\[9, 17\)"):
-        rp.export_latents(replay, 9, 17)
+        rp.export(replay, 9, 17, ["h", "z"])
 
 
 def test_restore_refuses_what_does_not_fit():
     replay = filled(N)
-    steps, latents = rp.export_steps(replay, 0, N), rp.export_latents(replay, 0, N)
+    steps, latents = rp.export(replay, 0, N, ["steps"])["steps"], rp.export(replay, 0, N, ["h", "z"])
     with pytest.raises(ValueError, match="13 steps a stream do not fit in a replay of 12"):
         rp.restore(empty(slots=12), 0, steps, latents, 0)
     with pytest.raises(ValueError, match=r"h are float32\[3, 13, 4\].*uint16\[3, 13, 4\]"):
@@ -416,8 +429,8 @@ def test_images_come_back_byte_by_byte(storage):
             model.check(batch, indices)
     held = rp.stored(replay)
     exported = (
-        rp.export_steps(replay, held.start, held.stop),
-        rp.export_latents(replay, held.start, held.stop),
+        rp.export(replay, held.start, held.stop, ["steps"])["steps"],
+        rp.export(replay, held.start, held.stop, ["h", "z"]),
     )
     steps, latents = jax.tree.map(np.asarray, exported)
     blank = rp.init(PIXELS, S, N, D, K, "float32", storage)

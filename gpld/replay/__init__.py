@@ -1,8 +1,7 @@
 """The replay buffer: preallocated rings of steps and latents, on the device or in host memory."""
 
 from gpld.replay._checkpoint import (
-    export_latents as export_latents,
-    export_steps as export_steps,
+    export as export,
     restore as restore,
     stored as stored,
 )

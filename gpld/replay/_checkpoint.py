@@ -4,6 +4,7 @@ Every array has the layout of the rings, `[S, n, ...]` for n consecutive steps i
 leading axis if the replay holds several runs. Chunks are joined on axis -2.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -21,18 +22,23 @@ def stored(replay: Replay) -> range:
     return range(max(appended - replay.slots, 0), appended)
 
 
-def export_steps(replay: Replay, begin: int, end: int) -> Shaped[Array | np.ndarray, "*R S n F"]:
-    """A copy of the steps [`begin`, `end`), without latents, where the replay is: on the device or the host.
+def export(
+    replay: Replay, begin: int, end: int, rings: Sequence[str], size: int = 0
+) -> dict[str, Shaped[Array | np.ndarray, "*R S n _"]]:
+    """A copy of the steps [`begin`, `end`) in the rings named, "steps", "h" or "z", as they are stored.
 
-    Being a copy, it can be fetched by another thread while training changes the replay.
+    It is where the replay is, on the device or the host, and another thread can fetch it while training
+    changes the replay. With `size`, a device copies at least so many steps, the last several times: ranges of
+    many lengths then need one program.
     """
-    return _read(replay.steps, _held_slots(replay, begin, end))
-
-
-def export_latents(replay: Replay, begin: int, end: int) -> dict[str, Shaped[Array | np.ndarray, "*R S n _"]]:
-    """A copy of the latents of the steps [`begin`, `end`), "h" and "z" in the types they are stored in."""
-    slots = _held_slots(replay, begin, end)
-    return {"h": _read(replay.h, slots), "z": _read(replay.z, slots)}
+    held = stored(replay)
+    if not held.start <= begin <= end <= held.stop:
+        raise ValueError(
+            f"steps [{begin}, {end}) were requested; the replay holds [{held.start}, {held.stop})"
+        )
+    last = end if replay.host else max(end, begin + size)
+    slots = np.minimum(np.arange(begin, last, dtype=np.int32), end - 1) % replay.slots
+    return {name: _read(getattr(replay, name), slots) for name in rings}
 
 
 def restore(
@@ -62,7 +68,7 @@ def restore(
                 f"the checkpoint's {name} are {values.dtype}{list(values.shape)}, "
                 f"but the replay needs {ring.dtype}{list(expected)}"
             )
-    slots = _slots(replay, begin, begin + count)
+    slots = np.arange(begin, begin + count, dtype=np.int32) % replay.slots
     xp = np if replay.host else jnp
     shape = replay.appended.shape
     return replace(
@@ -73,19 +79,6 @@ def restore(
         appended=xp.full(shape, begin + count, np.int32),
         consumed=xp.full(shape, np.asarray(consumed), np.int32),
     )
-
-
-def _slots(replay: Replay, begin: int, end: int) -> Int32[np.ndarray, "n"]:
-    return np.arange(begin, end, dtype=np.int32) % replay.slots
-
-
-def _held_slots(replay: Replay, begin: int, end: int) -> Int32[np.ndarray, "n"]:
-    held = stored(replay)
-    if not held.start <= begin <= end <= held.stop:
-        raise ValueError(
-            f"steps [{begin}, {end}) were requested; the replay holds [{held.start}, {held.stop})"
-        )
-    return _slots(replay, begin, end)
 
 
 def _read(ring: Array | np.ndarray, slots: np.ndarray) -> Array | np.ndarray:

@@ -55,6 +55,11 @@ def _dividing(batch: int, devices: int) -> int:
     return max(n for n in range(1, devices + 1) if batch % n == 0)
 
 
+def independent(mesh: Mesh | None) -> bool:
+    """Whether no device waits for another, so that threads may start programs in any order."""
+    return mesh is None or RUN in mesh.axis_names
+
+
 def padding(runs: int, mesh: Mesh | None) -> int:
     """How often the last run is repeated, so that every device has as many."""
     return -runs % mesh.shape[RUN] if mesh is not None and RUN in mesh.axis_names else 0
@@ -94,6 +99,12 @@ def _everywhere(x: Any, mesh: Mesh) -> jax.Array:
         return jax.random.wrap_key_data(data, impl=jax.random.key_impl(x))
     values = np.asarray(x)
     return jax.make_array_from_callback(values.shape, sharding(mesh), lambda index: values[index])
+
+
+@jax.jit
+def copied(tree: T) -> T:
+    """The same arrays in other memory of the same devices: nothing donates those."""
+    return jax.tree.map(jnp.copy, tree)
 
 
 def sharding(mesh: Mesh | None) -> NamedSharding | None:

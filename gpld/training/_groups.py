@@ -12,11 +12,12 @@ from gpld.population import Member
 from gpld.replay import Storage
 from gpld.training.checkpoints import complete, newest_good, saved_steps
 from gpld.training.checkpoints._manifest import Manifest
+from gpld.training.logs import evaluations
 from gpld.training.saved import CHECKPOINTS
 from gpld.types import Spaces
 
 POSTPONED = "evaluation is owed"
-"""The name in checkpoints of whether an evaluation was postponed because of a signal."""
+"""The name in checkpoints of whether the result of an evaluation was missing."""
 
 
 class RunGroup(NamedTuple):
@@ -40,7 +41,9 @@ def finished_at(member: Member, until: int | None = None) -> int | None:
     if steps // config.env.action_repeat < config.agent_steps and steps < (until or math.inf):
         return None
     manifest = Manifest.try_read(member.folder / CHECKPOINTS / f"{steps:012d}", steps)
-    return None if manifest and manifest.info.get(POSTPONED) else steps
+    owed = manifest and manifest.info.get(POSTPONED)
+    # The last one is made without a step after it, so no newer checkpoint says that it was.
+    return None if owed and steps not in evaluations(member.folder)[0] else steps
 
 
 def resume_steps(members: Sequence[Member]) -> dict[Path, int]:

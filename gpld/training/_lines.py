@@ -57,6 +57,14 @@ def seal(line: bytes, before: int) -> tuple[bytes, int]:
     return whole, zlib.crc32(whole, before)
 
 
+def size_of(mark: bytes) -> int | None:
+    """How long the metrics were at a checkpoint; None if its mark does not say."""
+    try:
+        return int(json.loads(mark)["size"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def differs(path: Path, mark: bytes) -> str:
     """How metrics differ from a checkpoint's mark of them; nothing if they do not, or if there is no mark."""
     if not mark:

@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -69,6 +70,87 @@ def evaluate_all(
     ]
     with Fleet(runs) as fleet:
         return _play(configs[0].agent, model, fleet, keys, watch, mesh, configs[0].eval.limit)
+
+
+class Played(NamedTuple):
+    """What an evaluation of R runs gave."""
+
+    returns: list[list[float]]
+    """Returns of each run's episodes."""
+    images: list[dict[str, list[Picture]]]
+    """Images that each run has seen in its first episode, by their names."""
+
+
+class _Stopped(Exception):  # noqa: N818
+    """The evaluation is not wanted any more."""
+
+
+class Evaluator:
+    """Evaluates R runs in a thread, one evaluation at a time, while they are trained.
+
+    The thread makes the environments, steps and closes them, so that an evaluation gives what it would give
+    in the training thread. It ends without a result once `stopped()`, which is asked after each step.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        task: EnvFactory | None,
+        mesh: Mesh | None,
+        stopped: Callable[[], bool],
+    ):
+        self._configs, self._task, self._mesh, self._stopped = configs, task, mesh, stopped
+        self._hosts = [Hosts() for _ in configs]
+        """Processes that evaluations use one after the other."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation")
+        self._playing: Future[Played] | None = None
+        self._closed = False
+
+    def begin(self, model: Model, number: int, keys: RunKeys, images: Sequence[str]) -> None:
+        """Begin evaluation `number`, and record these images. Nobody may donate the model meanwhile."""
+        self._playing = self._thread.submit(self._play, model, number, keys, images)
+
+    @property
+    def busy(self) -> bool:
+        """Whether `result` would wait."""
+        return self._playing is not None and not self._playing.done()
+
+    def result(self) -> Played | None:
+        """What the evaluation gave, or None if it was stopped; waits for it, and raises what it raised."""
+        try:
+            return self._playing and self._playing.result()
+        except _Stopped:
+            return None
+
+    def _play(self, model: Model, number: int, keys: RunKeys, images: Sequence[str]) -> Played:
+        recording = Recording(images, len(self._configs))
+
+        def watch(step: Step) -> None:
+            recording(step)
+            if self._closed or self._stopped():
+                raise _Stopped
+
+        returns = evaluate_all(
+            self._configs,
+            model,
+            episodes=self._configs[0].eval.episodes,
+            number=number,
+            keys=keys,
+            task=self._task,
+            mesh=self._mesh,
+            watch=watch,
+            hosts=self._hosts,
+        )
+        return Played(returns, recording.images)
+
+    def __enter__(self) -> "Evaluator":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._closed = True
+        self._thread.shutdown()
+        for hosts in self._hosts:
+            hosts.close()
 
 
 class Recording:

@@ -10,6 +10,7 @@ seen; checkpoints remember how long the metrics were, so that missing lines are.
 """
 
 import io
+import itertools
 import json
 import logging
 import math
@@ -55,8 +56,8 @@ class Logs:
     """Writes the metrics of one run.
 
     `resume_at` is the env step of the checkpoint that the run resumes from, or None if it starts from the
-    beginning. Later lines of an earlier attempt move to another file, for they will be written again. So a
-    checkpoint must come after all lines of its env step.
+    beginning, and `mark` what the checkpoint knows of the metrics. Later lines of an earlier attempt move to
+    another file, for they will be written again. Without a mark, those are the lines of later env steps.
     """
 
     def __init__(
@@ -71,16 +72,18 @@ class Logs:
         self.path = folder / METRICS
         """The file that is always written."""
         folder.mkdir(parents=True, exist_ok=True)
-        last = -1 if resume_at is None else resume_at
         if reason := _lines.differs(self.path, mark):
             if self.path.exists():
                 raise DamagedFile(f"{reason}. Restore it, or move it away to continue without it")
             _log.warning("%s: a new one is written", reason)
-        lines = _cut(self.path, last, folder / UNDONE)
+        last = -1 if resume_at is None else resume_at
+        moved = _cut(self.path, last, folder / UNDONE, _lines.size_of(mark))
         _cut(folder / TIMING, math.inf)
         if reason := _untimed(folder):
             _log.warning("%s", reason)
-        self.undone = f"{lines} lines of metrics after the checkpoint are kept in {UNDONE}" if lines else ""
+        self.undone = (
+            f"{len(moved)} lines of metrics after the checkpoint are kept in {UNDONE}" if moved else ""
+        )
         """A message about lines of an earlier attempt, or nothing."""
         with ExitStack() as stack:  # closes what was opened if a sink cannot be
 
@@ -92,7 +95,7 @@ class Logs:
             self._sinks: list[Any] = [self._metrics, opened(_Timing(folder / TIMING))]
             self._board = None
             if config.tensorboard:
-                self._board = opened(_TensorBoard(folder, hyperparameters, last + 1))
+                self._board = opened(_TensorBoard(folder, hyperparameters, min([last, *moved]) + 1))
                 self._sinks.append(self._board)
             if config.wandb:
                 self._sinks.append(opened(_WandB(folder, config, hyperparameters)))
@@ -361,21 +364,27 @@ def _shorter(folder: Path) -> str:
         return ""
 
 
-def _cut(path: Path, last: int | float, undone: Path | None = None) -> int:
-    """Move the lines after env step `last` to the file `undone`, and drop a torn one; how many were moved."""
+def _cut(path: Path, last: int | float, undone: Path | None = None, size: int | None = None) -> list[int]:
+    """Move the lines beyond `size`, or after env step `last`, to the file `undone`, and drop a torn one.
+
+    Returns the env steps of those that were moved.
+    """
     if not path.exists():
-        return 0
+        return []
     rows = list(_lines.rows(path))
-    late = next((i for i, (_, row) in enumerate(rows) if row["env_steps"] > last), len(rows))
-    dropped = [line for line, _ in rows[late:]]
+    if size is None:
+        stay = next((i for i, (_, row) in enumerate(rows) if row["env_steps"] > last), len(rows))
+    else:
+        stay = sum(end <= size for end in itertools.accumulate(len(line) for line, _ in rows))
+    dropped = [line for line, _ in rows[stay:]]
     if undone and dropped:
         with _naming(undone), os.fdopen(_open_to_append(undone), "ab") as file:
             file.writelines(dropped)
             file.flush()
             os.fsync(file.fileno())
     with _naming(path), os.fdopen(_open_to_append(path), "ab") as file:
-        file.truncate(sum(len(line) for line, _ in rows[:late]))
-    return len(dropped)
+        file.truncate(sum(len(line) for line, _ in rows[:stay]))
+    return [row["env_steps"] for _, row in rows[stay:]]
 
 
 def _open_to_append(path: Path) -> int:

@@ -12,13 +12,19 @@ before it: the policy does not lag.
 Environments written in JAX are stepped on the device, by the program that acts. Then nothing waits for
 anything: the host hands out programs, and takes in returns of episodes some steps later.
 
+An evaluation plays with a copy of the model in a thread, while training goes on. Lines of metrics that come
+after it wait for it, so their order does not depend on timing. The loop waits only before the next evaluation
+and at the end. A checkpoint keeps the copy and the lines of an evaluation that is under way.
+
 One run is a population of one: all arrays have a leading run axis.
 """
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
@@ -33,16 +39,17 @@ from gpld.agent import AgentState
 from gpld.config import Config
 from gpld.display.curve import title_of
 from gpld.display.progress import Progress, print_line
-from gpld.envs import Fleet, Hosts, JaxEnv, Step
+from gpld.envs import Fleet, JaxEnv, Step
 from gpld.population import Member
 from gpld.replay import join, split
-from gpld.training import _devices, _program, provenance, warm_start
+from gpld.training import _devices, _pending, _program, provenance, warm_start
 from gpld.training._episodes import EpisodeStatistics
 from gpld.training._groups import POSTPONED, RunGroup, finished_at, newest, plan
 from gpld.training._lock import locked
+from gpld.training._pending import EVALUATION, Line, Pending
 from gpld.training._program import RandomKeys, Seen
-from gpld.training.checkpoints import Checkpoints, milestones, restore_all, save_all
-from gpld.training.evaluation import EnvFactory, Recording, evaluate_all, make_env
+from gpld.training.checkpoints import Blob, Checkpoints, milestones, restore_all, save_all
+from gpld.training.evaluation import EnvFactory, Evaluator, make_env
 from gpld.training.logs import MARK, METRICS, Logs
 from gpld.training.saved import CHECKPOINTS, CONFIG, write_spaces
 from gpld.types import Spaces
@@ -58,10 +65,6 @@ class TrainingStopped(RuntimeError):  # noqa: N818
 
     member: Member | None = None
     """The run, if others could go on without it."""
-
-
-class _EvaluationPostponed(Exception):  # noqa: N818
-    """A signal came during an evaluation."""
 
 
 class Result(NamedTuple):
@@ -165,17 +168,19 @@ def _train_group(
         if jax.process_count() == 1:  # several would have to agree at every step
             training.interrupted = interrupted
         stop = None
-        while not training.finished_at(until) and stop is None:
+        while not training.reached(until) and stop is None:
             training.advance()
             if jax.process_count() == 1:
                 stop = interrupted()
             elif training.iterations % 100 == 0:  # rarely: processes wait for each other to agree
                 stop = _devices.agreed(interrupted())
-        if not training.finished_at(until):
+        training.end_evaluation()
+        over = training.reached(until) and not training.evaluating
+        if not over:
             reached = f"{training.env_steps:,} env steps"
             training.progress.message(f"interrupted at {reached}; the same command resumes")
         training.save()
-        why = None if training.finished_at(until) else stop
+        why = None if over else stop or interrupted()
         return {m.folder: Result(m.folder, training.env_steps, training.finished, why) for m in group.members}
 
 
@@ -194,16 +199,16 @@ class Training:
                 runs.append(make_env(config, config.env.count, task=task, share=len(configs)))
                 stack.callback(runs[-1].close)
             self.env = Fleet(runs)
-            self._hosts = [stack.enter_context(Hosts()) for _ in configs]
-            """Processes that evaluations use one after the other."""
             self.iterations = 0
             """Agent steps taken in each environment."""
             self.updates = 0
             """Updates of each run."""
             self.interrupted: Callable[[], int | None] = lambda: None
-            """Called during evaluations: the signal that came, if one did."""
-            self._postponed = False
-            """Whether an evaluation was postponed because of one, and comes before anything else."""
+            """Called during evaluations, which it ends: the signal that came, if one did."""
+            self._pending: Pending | None = None
+            """The evaluation under way, or ended by a signal."""
+            self._held: list[Line] = []
+            """Lines of metrics that come after it."""
             self.episodes = EpisodeStatistics.zeros(len(configs), shared.env.count)
             self._waiting = _blank_step(self.env.spaces, len(configs), shared.env.count)
             """The environments' last step, if it has not been used yet."""
@@ -225,19 +230,15 @@ class Training:
             _devices.wait_for_others("restored")  # before one of them writes
             self.logs: list[Logs] = []
             messages += self._open_logs(stack) if _devices.writes() else []
-            self.progress = stack.enter_context(
-                Progress(
-                    shared.env_steps,
-                    title_of(configs),
-                    labels=[member.label if len(configs) > 1 else "" for member in group.members],
-                    start=self.env_steps,
-                    updates=self.updates,
-                    console=Console(quiet=not _devices.writes()),
-                )
-            )
+            self.progress = stack.enter_context(self._progress())
             for message in messages:
                 self.progress.message(message)
             self._saved_at = time.monotonic()
+            self._evaluator = stack.enter_context(
+                Evaluator(configs, task, self._mesh, lambda: self.interrupted() is not None)
+            )
+            if self._pending:  # when the checkpoint was written
+                self._play()
             self._stack = stack.pop_all()
 
     def __enter__(self) -> "Training":
@@ -245,6 +246,17 @@ class Training:
 
     def __exit__(self, *error: object) -> None:
         self._stack.__exit__(*error)
+
+    def _progress(self) -> Progress:
+        configs = [member.config for member in self.members]
+        return Progress(
+            self.config.env_steps,
+            title_of(configs),
+            labels=[member.label if len(configs) > 1 else "" for member in self.members],
+            start=self.env_steps,
+            updates=self.updates,
+            console=Console(quiet=not _devices.writes()),
+        )
 
     def _open_logs(self, stack: ExitStack) -> list[str]:
         """Begin to write to the folder of each run; messages about what is there."""
@@ -277,22 +289,28 @@ class Training:
     @property
     def finished(self) -> bool:
         """Whether the planned steps have been taken, and evaluated."""
-        return self._all_steps_taken and not self._postponed
+        return self.reached() and not self.evaluating
 
-    def finished_at(self, until: int | None) -> bool:
-        """Whether it is finished, or at `until` env steps with nothing left to evaluate."""
-        return self.finished or (until is not None and self.env_steps >= until and not self._postponed)
+    def reached(self, until: int | None = None) -> bool:
+        """Whether the planned steps have been taken, or `until` env steps."""
+        return self.agent_steps >= self.config.agent_steps or self.env_steps >= (until or math.inf)
 
     @property
-    def _all_steps_taken(self) -> bool:
-        return self.agent_steps >= self.config.agent_steps
+    def evaluating(self) -> bool:
+        """Whether the result of an evaluation is missing: it is under way, or a signal has ended it."""
+        return self._pending is not None
 
     def advance(self) -> None:
-        """One agent step in every environment and the updates that are due, or a postponed evaluation."""
-        if self._postponed:
-            self._evaluate()
-            return
+        """One agent step in every environment and the updates that are due.
+
+        Or none, if the planned steps have been taken, or a signal ends an evaluation that it waits for.
+        """
         config = self.config
+        following = self.agent_steps + config.env.count
+        if self._pending and (self.reached() or self._evaluates(following)):
+            self.end_evaluation()
+            if self._pending or self.reached():
+                return
         self._act()
         before, self.iterations = self.agent_steps, self.iterations + 1
         due = config.updates_at(self.agent_steps) - self.updates
@@ -307,8 +325,9 @@ class Training:
 
         if due and _crossed(config.log.every, self.updates - due, self.updates):
             self._log()
-        every = config.eval.every
-        if every and (_crossed(every, before, self.agent_steps) or self._all_steps_taken):
+        if not self._evaluator.busy:
+            self.end_evaluation()
+        if self._evaluates(self.agent_steps):
             self._evaluate()
         if config.checkpoint.milestones and _crossed(config.checkpoint.milestones, before, self.agent_steps):
             self._save_milestones()
@@ -316,7 +335,8 @@ class Training:
         if not any(run.busy for run in self.checkpoints):  # else try after the next step, rather than wait
             for run in self.checkpoints:
                 run.wait()  # raises what went wrong with the last one
-            if time.monotonic() - self._saved_at > 60 * config.checkpoint.minutes:
+            overdue = time.monotonic() - self._saved_at > 60 * config.checkpoint.minutes
+            if overdue and not self.reached():  # else it is saved when the last evaluation is there
                 self.save()
 
     def _act(self) -> None:
@@ -393,6 +413,7 @@ class Training:
 
     def _stop(self, run: int, reason: str) -> NoReturn:
         """End training because of one run."""
+        self._write_lines()  # an evaluation before them is made again, and so are they
         others = ""
         if len(self.members) > 1:
             reason = f"{self.members[run].name}: {reason}"
@@ -425,48 +446,62 @@ class Training:
                 f"observations and rewards of {self.config.task}",
             )
 
-    def _show(self, values: Sequence[dict[str, float]]) -> None:
-        for logs, own in zip(self.logs, values, strict=_devices.writes()):
-            logs.scalars(self.env_steps, self.updates, own)
+    def _show(self, values: list[dict[str, float]]) -> None:
+        """Show a line of metrics of each run, and write it when all before it are written."""
         self.progress.update(env_steps=self.env_steps, updates=self.updates, values=values)
+        self._held.append(Line(self.env_steps, self.updates, values))
+        if not self._pending:
+            self._write_lines()
+
+    def _write_lines(self) -> None:
+        """Write the lines that were held back."""
+        for line in self._held:
+            for logs, own in zip(self.logs, line.values, strict=_devices.writes()):
+                logs.scalars(line.env_steps, line.updates, own)
+        self._held = []
+
+    def _evaluates(self, agent_steps: int) -> bool:
+        """Whether an evaluation is due after so many agent steps."""
+        every, before = self.config.eval.every, agent_steps - self.config.env.count
+        return bool(every) and (
+            _crossed(every, before, agent_steps) or agent_steps >= self.config.agent_steps
+        )
 
     def _evaluate(self) -> None:
-        recording = Recording(self.env.spaces.images if self._filming else (), len(self.members))
+        """Begin to evaluate the model as it is now."""
+        model = _devices.copied(self.state.agent.model)  # the next update donates it
+        self._pending = Pending(self.agent_steps, self.updates, model)
+        self._play()
+        if not _devices.independent(self._mesh):
+            self.end_evaluation()
 
-        def watch(step: Step) -> None:
-            recording(step)
-            if self.interrupted() is not None:
-                raise _EvaluationPostponed
+    def _play(self) -> None:
+        asked = self._pending
+        assert asked is not None
+        keys = _program.fold_in(self.keys.evaluate, np.int32(asked.agent_steps))
+        images = self.env.spaces.images if self._films(asked.agent_steps) else ()
+        self._evaluator.begin(asked.model, asked.agent_steps, keys, images)
 
-        try:
-            returns = evaluate_all(
-                [member.config for member in self.members],
-                self.state.agent.model,
-                episodes=self.config.eval.episodes,
-                number=self.agent_steps,
-                keys=_program.fold_in(self.keys.evaluate, np.int32(self.agent_steps)),
-                task=self._task,
-                mesh=self._mesh,
-                watch=watch,
-                hosts=self._hosts,
-            )
-        except _EvaluationPostponed:  # nothing that it depends on changes until it is made
-            self._postponed = True
-            return
-        self._postponed = False
-        names = ("eval/return", "eval/return_std", "eval/episodes")
-        numbers = [(float(np.mean(own)), float(np.std(own)), float(len(own))) for own in returns]
-        self._show([dict(zip(names, own, strict=True)) for own in numbers])
-        for logs, seen in zip(self.logs, recording.images, strict=_devices.writes()):
-            logs.films(self.env_steps, {f"films/{name}": pictures for name, pictures in seen.items()})
+    def end_evaluation(self) -> None:
+        """Wait for the evaluation under way, if there is one. A signal ends it, and it stays to be made."""
+        if self._pending and (found := self._evaluator.result()):
+            asked, later, self._pending = self._pending, self._held, None
+            names = ("eval/return", "eval/return_std", "eval/episodes")
+            numbers = [(float(np.mean(own)), float(np.std(own)), float(len(own))) for own in found.returns]
+            values = [dict(zip(names, own, strict=True)) for own in numbers]
+            env_steps = asked.agent_steps * self.config.env.action_repeat
+            self._held = [Line(env_steps, asked.updates, values), *later]
+            self._write_lines()
+            self.progress.update(env_steps=self.env_steps, updates=self.updates, values=values)
+            for logs, seen in zip(self.logs, found.images, strict=_devices.writes()):
+                logs.films(env_steps, {f"films/{name}": pictures for name, pictures in seen.items()})
 
-    @property
-    def _filming(self) -> bool:
-        """Whether to film an evaluation now: the first, the last, and every `log.films`-th."""
+    def _films(self, agent_steps: int) -> bool:
+        """Whether to film the evaluation at a step: the first, the last, and every `log.films`-th."""
         log, every = self.config.log, self.config.eval.every
         if not (log.tensorboard and log.films and every):
             return False
-        return (self.agent_steps // every - 1) % log.films == 0 or self._all_steps_taken
+        return (agent_steps // every - 1) % log.films == 0 or agent_steps >= self.config.agent_steps
 
     def _save_milestones(self) -> None:
         """Keep all models for good."""
@@ -498,11 +533,17 @@ class Training:
             # The sums that each run would have if it were alone.
             own=[{"sums": {name: sums[name][run] for name in own}} for run, own in enumerate(names)],
             blobs=[
-                {"env": state, MARK: logs.mark()}
-                for state, logs in zip(self.env.save(), self.logs, strict=True)
+                {"env": state, MARK: logs.mark()} | self._pending_blob(run)
+                for run, (state, logs) in enumerate(zip(self.env.save(), self.logs, strict=True))
             ],
-            info={"iterations": self.iterations, "updates": self.updates, POSTPONED: self._postponed},
+            info={"iterations": self.iterations, "updates": self.updates, POSTPONED: self.evaluating},
         )
+
+    def _pending_blob(self, run: int) -> dict[str, Blob]:
+        """The evaluation under way, if there is one, of one run, for its checkpoint."""
+        if not self._pending:
+            return {}
+        return {EVALUATION: partial(_pending.dumps, self._pending, [*self._held], run)}
 
     def _arrays(self) -> dict[str, Any]:
         """All arrays of the runs but replay and sums, by their names in checkpoints."""
@@ -551,7 +592,8 @@ class Training:
         )
         self._phase = "waiting"
         self.iterations, self.updates = found[0].info["iterations"], found[0].info["updates"]
-        self._postponed = found[0].info.get(POSTPONED, False)
+        if found[0].info.get(POSTPONED):
+            self._restore_pending([run.blobs.get(EVALUATION, b"") for run in found])
         self._marks = [run.blobs.get(MARK, b"") for run in found]  # older checkpoints have none
         messages = [f"resumed at {self.env_steps:,} env steps and {self.updates:,} updates"]
         lost = self.env.restore([run.blobs["env"] for run in found])
@@ -560,6 +602,16 @@ class Training:
                 which = f"{member.name}: " if len(lost) > 1 else ""
                 messages.append(f"{which}environments {streams} could not be restored and begin new episodes")
         return messages
+
+    def _restore_pending(self, blobs: list[bytes]) -> None:
+        """The evaluation that was under way at the checkpoint, and the lines that came after it."""
+        model = self.state.agent.model
+        if not all(blobs):  # older checkpoints have none: nothing had changed since it began
+            self._pending = Pending(self.agent_steps, self.updates, _devices.copied(model))
+            return
+        pending, self._held = _pending.loads(blobs, model)
+        models = _devices.place(_devices.padded(pending.model, self._mesh), self._mesh)
+        self._pending = pending._replace(model=_devices.copied(models))
 
 
 def _without_hyper(state: AgentState) -> AgentState:

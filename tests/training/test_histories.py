@@ -105,10 +105,15 @@ class Counting:
 
     @property
     def finished(self):
+        return self.reached()
+
+    evaluating = False
+
+    def reached(self, until=None):
         return self.env_steps >= self.shared.env_steps
 
-    def finished_at(self, until):
-        return self.finished
+    def end_evaluation(self):
+        pass
 
     def advance(self):
         if self.killed.is_set():

@@ -2,9 +2,12 @@
 
 import errno
 import os
+import shutil
 import signal
 import threading
+import time
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +25,7 @@ from gpld.training import (
     TrainingStopped,
     _program,
     evaluate,
+    evaluation,
     loop,
     saved,
     train,
@@ -75,8 +79,8 @@ class Straight(NamedTuple):
 
     def assert_same(self, folder, config=None):
         """Another run ended as this one: all its arrays and all its metrics."""
-        assert self.differing(folder, config or pole()) == []
         assert metrics(folder) == metrics(self.folder)
+        assert self.differing(folder, config or pole()) == []
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +110,7 @@ def test_how_often_it_is_saved_changes_nothing(straight, tmp_path):
     config = pole(checkpoint=OFTEN)
     train(config, tmp_path, task=Pole)
     straight.assert_same(tmp_path, config)
+    assert metrics(tmp_path) == metrics(straight.folder)  # nothing was left to be done when it was opened
 
 
 @pytest.mark.slow
@@ -290,23 +295,115 @@ def test_a_signal_ends_an_evaluation_which_is_made_when_the_run_goes_on(
     straight, tmp_path, monkeypatch, which
 ):
     """Also one that would never end; and the run comes to the same bits."""
-    evaluated = [line["env_steps"] for line in lines(straight.folder) if "eval/return" in line]
-    at, steps, evaluate_all = evaluated[which], [], loop.evaluate_all
+    at = evaluated(straight.folder)[which]
 
-    def signalled(configs, *given, number, watch, **options):
-        def watch_and_signal(step):
-            steps.append(number)
-            if steps.count(number) == 3:
-                os.kill(os.getpid(), signal.SIGTERM)
-            watch(step)
+    def never_ends(number, step, watch):
+        if number * 2 == at:
+            os.kill(os.getpid(), signal.SIGTERM)
+            while True:
+                watch(step)
+        watch(step)
 
-        mine = watch_and_signal if number * 2 == at else watch
-        return evaluate_all(configs, *given, number=number, watch=mine, **options)
+    watch_evaluations(monkeypatch, never_ends)
+    result = train(pole(), tmp_path, task=Pole)
+    assert (result.finished, result.signal) == (False, signal.SIGTERM)
+    assert at <= result.env_steps
+    assert at not in evaluated(tmp_path)
+    monkeypatch.undo()
+    assert train(pole(), tmp_path, task=Pole).finished
+    monkeypatch.setattr(loop, "_train_group", None)  # it is finished, and not trained again
+    assert train(pole(), tmp_path, task=Pole).finished
+    straight.assert_same(tmp_path)
 
-    monkeypatch.setattr(loop, "evaluate_all", signalled)
-    assert train(pole(), tmp_path, task=Pole) == (tmp_path, at, False, signal.SIGTERM)
-    assert len(steps) == 3
-    assert at not in [line["env_steps"] for line in lines(tmp_path) if "eval/return" in line]
+
+# Evaluations beside training
+
+
+def evaluated(folder):
+    """Env steps of a run's evaluations."""
+    return [line["env_steps"] for line in lines(folder) if "eval/return" in line]
+
+
+def watch_evaluations(monkeypatch, each):
+    """Let `each(number, step, watch)` stand where evaluations call `watch(step)`."""
+    evaluate_all = evaluation.evaluate_all
+
+    def watched(*given, number, watch, **options):
+        mine = partial(each, number, watch=watch)
+        return evaluate_all(*given, number=number, watch=lambda step: mine(step), **options)
+
+    monkeypatch.setattr(evaluation, "evaluate_all", watched)
+
+
+def test_a_slow_evaluation_is_waited_for_and_changes_nothing(straight, tmp_path, monkeypatch):
+    went_on = []
+
+    def slow(number, step, watch):
+        deadline = time.monotonic() + 5
+        while run.agent_steps < number + 190 and not run.reached() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        went_on.append(run.agent_steps - number)
+        watch(step)
+
+    watch_evaluations(monkeypatch, slow)
+    with opened(pole(), tmp_path, Pole) as run:
+        while not run.finished:
+            run.advance()
+        run.save()
+    assert max(went_on) == 196  # the last step before the next evaluation
+    straight.assert_same(tmp_path)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 20, 49], ids=lambda n: f"{n} steps later")
+def test_an_evaluation_under_way_survives_a_kill(straight, tmp_path, monkeypatch, steps):
+    """With the model that it began with, and the lines that come after it."""
+    killed, go_on = tmp_path / "killed", threading.Event()
+
+    def wait(number, step, watch):
+        assert go_on.wait(60)
+        watch(step)
+
+    watch_evaluations(monkeypatch, wait)
+    with opened(pole(), tmp_path / "run", Pole) as run:
+        for _ in range(50 + steps):  # it is asked for after 50
+            run.advance()
+        assert run.evaluating
+        run.save()
+        run.checkpoints[0].wait()
+        for _ in range(5 if steps < 45 else 0):
+            run.advance()
+        held = len(run._held)
+        shutil.copytree(tmp_path / "run", killed)
+        go_on.set()
+    assert held == {0: 0, 1: 0, 20: 1, 49: 2}[steps]
+    assert evaluated(killed) == []
+    monkeypatch.undo()
+    assert train(pole(), killed, task=Pole).finished
+    straight.assert_same(killed)
+
+
+def test_lines_written_after_a_checkpoint_are_written_again_in_their_order(straight, tmp_path):
+    """Also those of env steps before it, which waited for an evaluation."""
+    with opened(pole(), tmp_path / "run", Pole) as run:
+        for _ in range(50):
+            run.advance()
+        run.save()
+        run.checkpoints[0].wait()
+        for _ in range(60):
+            run.advance()
+        assert evaluated(tmp_path / "run") == [400]
+        shutil.copytree(tmp_path / "run", tmp_path / "killed")
+    assert train(pole(), tmp_path / "killed", task=Pole).finished
+    straight.assert_same(tmp_path / "killed")
+
+
+def test_an_evaluation_that_fails_ends_the_run_which_can_be_resumed(straight, tmp_path, monkeypatch):
+    def fail(number, step, watch):
+        raise RuntimeError(f"evaluation {number} failed")
+
+    watch_evaluations(monkeypatch, fail)
+    with pytest.raises(RuntimeError, match="evaluation 200 failed"):
+        train(pole(), tmp_path, task=Pole)
     monkeypatch.undo()
     assert train(pole(), tmp_path, task=Pole).finished
     straight.assert_same(tmp_path)

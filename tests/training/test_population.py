@@ -21,6 +21,7 @@ from gpld.training._groups import by_step, finished_at, newest
 from gpld.training._program import RandomKeys
 from gpld.training.checkpoints import CheckpointError
 from gpld.training.checkpoints._snapshot import Snapshot
+from gpld.training.evaluation import evaluate_all
 from tests.training import helpers
 from tests.training.helpers import (
     Pole,
@@ -222,9 +223,7 @@ def test_evaluation_together_is_evaluation_alone(straight):
     models = [saved.load(member.folder).model for member in members]
     keys = jax.random.split(jax.random.key(3), 3)
     asked = {"episodes": 2, "number": 5, "task": Pole}
-    together = loop.evaluate_all(
-        [member.config for member in members], _program.stack(models), keys=keys, **asked
-    )
+    together = evaluate_all([member.config for member in members], _program.stack(models), keys=keys, **asked)
     for run, member in enumerate(members):
         alone = evaluate(member.config, models[run], key=keys[run], **asked)
         assert together[run] == pytest.approx(alone, abs=1e-3)

@@ -77,11 +77,11 @@ def test_acting_remembers_what_was_seen_with_the_action_and_latent_that_followed
     for index in range(3):
         seen = env_step(live, index)
         live = _program.act(CONFIG, live, seen, index, KEYS.act)
-        row = np.asarray(replay.export_steps(live.replay, index, index + 1))[0, :, 0]
+        row = np.asarray(replay.export(live.replay, index, index + 1, ["steps"])["steps"])[0, :, 0]
         flags = [x[..., None] for x in (seen.reward, seen.is_first, seen.is_last, seen.is_terminal)]
         expected = [seen.obs["position"], seen.obs["velocity"], np.asarray(live.carry.action), *flags]
         np.testing.assert_array_equal(row, np.concatenate(expected, axis=-1)[0])
-        latents = replay.export_latents(live.replay, index, index + 1)
+        latents = replay.export(live.replay, index, index + 1, ["h", "z"])
         np.testing.assert_array_equal(latents["h"][:, :, 0], live.carry.latent.h)
         np.testing.assert_array_equal(latents["z"][:, :, 0], live.carry.latent.z)
     assert np.abs(np.asarray(live.carry.action)).max() > 0

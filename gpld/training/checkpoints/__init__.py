@@ -21,5 +21,6 @@ from gpld.training.checkpoints._checkpoints import (
     save_all as save_all,
     saved_steps as saved_steps,
 )
+from gpld.training.checkpoints._copies import Copied as Copied
 from gpld.training.checkpoints._manifest import CheckpointError as CheckpointError
-from gpld.training.checkpoints._snapshot import Restored as Restored
+from gpld.training.checkpoints._snapshot import Blob as Blob, Restored as Restored

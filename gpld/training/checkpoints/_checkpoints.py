@@ -15,7 +15,7 @@ from jaxtyping import PyTree
 from gpld.replay import Replay
 from gpld.training.checkpoints import _files
 from gpld.training.checkpoints._manifest import CheckpointError, Damaged, Manifest
-from gpld.training.checkpoints._snapshot import Restored, Snapshot, load
+from gpld.training.checkpoints._snapshot import Blob, Restored, Snapshot, load
 
 NAME = r"[0-9]{12}|[1-9][0-9]{12,17}"
 """The name of a checkpoint's folder: its step, with twelve digits or more."""
@@ -60,9 +60,9 @@ class _Barrier:
 class Checkpoints:
     """The checkpoints of one run.
 
-    Only `save` changes files, so another process may `restore` while the run trains. It copies its arguments
-    to host memory and returns; a thread does the rest. Its errors are raised by the next call, as a
-    `CheckpointError`.
+    Only `save` changes files, so another process may `restore` while the run trains. It copies its arguments,
+    where they are if there is room, and returns; a thread does the rest. Its errors are raised by the next
+    call, as a `CheckpointError`.
     """
 
     def __init__(self, folder: str | Path, *, keep: int = 2):
@@ -109,7 +109,7 @@ class Checkpoints:
         arrays: PyTree,
         replay: Replay,
         *,
-        blobs: dict[str, bytes] | None = None,
+        blobs: dict[str, Blob] | None = None,
         info: dict[str, Any] | None = None,
     ) -> None:
         """Save a run after `step`. If that step is saved already, nothing happens.
@@ -258,7 +258,7 @@ def save_all(
     replay: Replay,
     *,
     own: Sequence[PyTree],
-    blobs: Sequence[dict[str, bytes]],
+    blobs: Sequence[dict[str, Blob]],
     info: dict[str, Any],
 ) -> None:
     """`Checkpoints.save` for R runs in step, whose arrays and replay have a leading run axis.

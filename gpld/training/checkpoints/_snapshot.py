@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,8 +11,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from gpld import files
-from gpld.replay import Replay, export_latents, export_steps, restore as restore_replay, stored
+from gpld.replay import Replay, export, restore as restore_replay, stored
 from gpld.training.checkpoints import _files, _trees
+from gpld.training.checkpoints._copies import Copied, Room
 from gpld.training.checkpoints._manifest import (
     ARRAYS,
     BLOBS,
@@ -23,11 +24,13 @@ from gpld.training.checkpoints._manifest import (
     Manifest,
     span,
 )
-from gpld.training.checkpoints._trees import HostTree
+from gpld.training.checkpoints._trees import CopiedTree
 
 PIECE_BYTES = 2**28
-"""Latents moved between device and host at a time: the device may have no room for a copy of them all."""
+"""Steps or latents moved between device and host at a time: neither may have room for a copy of them all."""
 
+Blob = bytes | Callable[[], bytes]
+"""Bytes, or a function that gives them, which the thread that writes calls."""
 
 OBSOLETE = "agent.hyper."
 """Arrays of older checkpoints that are not read: hyperparameters are in a run's configuration."""
@@ -44,28 +47,33 @@ class Restored(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """The latents of the steps [`begin`, `end`)."""
+    """The latents of the steps [`begin`, `end`), or the steps themselves."""
 
     begin: int
     end: int
-    latents: dict[str, np.ndarray]
+    values: dict[str, Copied]
+
+    def of(self, run: int) -> "Piece":
+        """The piece of a run, of one with a leading run axis."""
+        return self._replace(values={name: value.of(run) for name, value in self.values.items()})
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The contents of a checkpoint in host memory, where training cannot change them."""
+    """The contents of a checkpoint, copied so that training cannot change them."""
 
     step: int
-    tree: HostTree
+    tree: CopiedTree
     held: range
     """Steps that the replay holds."""
     new: range
     """Those of them that no checkpoint holds yet."""
-    rows: np.ndarray
-    """The new steps, `[..., n, F]`."""
+    rows: list[Piece]
+    """The new steps."""
     pieces: list[Piece]
+    """The latents of all that are held."""
     consumed: int | list[int]
-    blobs: dict[str, bytes]
+    blobs: dict[str, Blob]
     info: dict[str, Any]
 
     @classmethod
@@ -74,26 +82,26 @@ class Snapshot:
         step: int,
         arrays: PyTree,
         replay: Replay,
-        blobs: dict[str, bytes],
+        blobs: dict[str, Blob],
         info: dict[str, Any],
         since: int,
     ) -> "Snapshot":
         """Copy everything; of the replay's steps, those from `since` on."""
-        held = stored(replay)
+        held, room = stored(replay), Room()
         new = range(max(held.start, since), held.stop)
         return cls(
             step=step,
-            tree=_trees.fetch(arrays),
+            tree=_trees.copy(arrays, room),
             held=held,
             new=new,
-            rows=np.asarray(export_steps(replay, new.start, new.stop)),
-            pieces=list(_pieces(replay, held)),
+            rows=list(_pieces(replay, ("steps",), new, room)),
+            pieces=list(_pieces(replay, ("h", "z"), held, room)),
             consumed=np.asarray(replay.consumed).tolist(),
             blobs=dict(blobs),
             info=json.loads(json.dumps(info)),
         )
 
-    def split(self, own: Sequence[PyTree], blobs: Sequence[dict[str, bytes]]) -> list["Snapshot"]:
+    def split(self, own: Sequence[PyTree], blobs: Sequence[dict[str, Blob]]) -> list["Snapshot"]:
         """The snapshot of each run, of one whose arrays and replay have a leading run axis.
 
         `own` are arrays, and `blobs` bytes, that each run has besides.
@@ -103,9 +111,9 @@ class Snapshot:
         return [
             replace(
                 self,
-                tree=trees[r].joined(_trees.fetch(own[r])),
-                rows=self.rows[r],
-                pieces=[Piece(p.begin, p.end, {k: x[r] for k, x in p.latents.items()}) for p in self.pieces],
+                tree=trees[r].joined(_trees.copy(own[r], Room())),
+                rows=[piece.of(r) for piece in self.rows],
+                pieces=[piece.of(r) for piece in self.pieces],
                 consumed=consumed[r],
                 blobs=dict(blobs[r]),
             )
@@ -117,7 +125,8 @@ class Snapshot:
         if not self.new:
             return []
         path = folder / f"{span(self.new.start, self.new.stop)}.npy"
-        digest = _files.write_array(_files.temporary(path), self.rows)
+        rows = np.concatenate([piece.values["steps"].fetch() for piece in self.rows], axis=-2)
+        digest = _files.write_array(_files.temporary(path), rows)
         _files.publish(path)
         return [Chunk(self.new.start, self.new.stop, digest)]
 
@@ -125,14 +134,15 @@ class Snapshot:
         """Write all but the steps to a new folder, on top of all chunks written so far."""
         for name in (LATENTS, BLOBS):
             (folder / name).mkdir(parents=True)
-        _trees.write(folder / ARRAYS, self.tree.values)
+        _trees.write(folder / ARRAYS, {name: value.fetch() for name, value in self.tree.values.items()})
         written = sorted(path for path in folder.rglob("*") if path.is_file())
         files = {path: _files.sync_and_hash(path) for path in written}
         for piece in self.pieces:
-            for name, values in piece.latents.items():
+            for name, values in piece.values.items():
                 path = folder / _latents_name(piece.begin, piece.end, name)
-                files[path] = _files.write_array(path, values)
-        for name, data in self.blobs.items():
+                files[path] = _files.write_array(path, values.fetch())
+        for name, blob in self.blobs.items():
+            data = blob() if callable(blob) else blob
             files[folder / BLOBS / name] = _files.write(folder / BLOBS / name, data)
         manifest = Manifest(
             step=self.step,
@@ -188,13 +198,16 @@ def load(
     return Restored(manifest.step, arrays, replay, blobs, manifest.info)
 
 
-def _pieces(replay: Replay, held: range) -> Iterator[Piece]:
-    step_bytes = (replay.h.nbytes + replay.z.nbytes) // replay.slots
+def _pieces(replay: Replay, rings: Sequence[str], steps: range, room: Room) -> Iterator[Piece]:
+    """Copies of some steps in some of the rings, piece by piece."""
+    step_bytes = sum(getattr(replay, ring).nbytes // replay.slots for ring in rings)
     size = max(PIECE_BYTES // step_bytes, 1)
-    for begin in held[::size]:
-        end = min(begin + size, held.stop)
-        latents = export_latents(replay, begin, end)
-        yield Piece(begin, end, {name: np.asarray(values) for name, values in latents.items()})
+    for begin in steps[::size]:
+        end = min(begin + size, steps.stop)
+        count = end - begin
+        # Of few sizes, each of which is a program to compile.
+        copies = export(replay, begin, end, rings, min(size, 1 << (count - 1).bit_length()))
+        yield Piece(begin, end, {ring: room.keep(copy, count) for ring, copy in copies.items()})
 
 
 def _latents_name(begin: int, end: int, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Trees of arrays as named arrays on the host, in files written by Orbax, and back, to the bit."""
+"""Trees of arrays as named arrays, in files written by Orbax, and back, to the bit."""
 
 import re
 from pathlib import Path
@@ -9,41 +9,45 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
+from gpld.training._devices import copied
+from gpld.training.checkpoints._copies import Copied, Room
 
-class HostTree(NamedTuple):
-    """A tree that no longer depends on a device. Leaves go by their paths: "agent.model.policy..."."""
 
-    values: dict[str, np.ndarray]
+class CopiedTree(NamedTuple):
+    """A copy of a tree. Leaves go by their paths: "agent.model.policy..."."""
+
+    values: dict[str, Copied]
     """Leaves; of random keys, their data."""
     specs: dict[str, str]
     """Type and shape of each leaf."""
     keys: dict[str, str]
     """The generator of each leaf that holds random keys."""
 
-    def split(self, runs: int) -> list["HostTree"]:
+    def split(self, runs: int) -> list["CopiedTree"]:
         """The tree of each run, of one whose leaves have a leading run axis; in the same memory."""
         specs = {name: re.sub(r"\[\d+(, )?", "[", spec, count=1) for name, spec in self.specs.items()}
         return [
-            HostTree({k: np.asarray(x[r]) for k, x in self.values.items()}, specs, self.keys)
-            for r in range(runs)
+            CopiedTree({name: x.of(run) for name, x in self.values.items()}, specs, self.keys)
+            for run in range(runs)
         ]
 
-    def joined(self, other: "HostTree") -> "HostTree":
+    def joined(self, other: "CopiedTree") -> "CopiedTree":
         """This tree and another one beside it."""
-        return HostTree(*(one | two for one, two in zip(self, other, strict=True)))
+        return CopiedTree(*(one | two for one, two in zip(self, other, strict=True)))
 
 
-def fetch(tree: PyTree) -> HostTree:
-    """Copy all leaves, JAX's and numpy's, to the host: the originals may change or be donated afterwards."""
+def copy(tree: PyTree, room: Room) -> CopiedTree:
+    """Copy all leaves, JAX's and numpy's: the originals may change or be donated afterwards."""
     leaves = _named_leaves(tree)
     for name, leaf in leaves.items():
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
             raise TypeError(f"{name} is {leaf!r}; only arrays can be saved as arrays")
     keys = {name: str(jax.random.key_impl(leaf)) for name, leaf in leaves.items() if _is_key(leaf)}
     data = {name: jax.random.key_data(leaf) if name in keys else leaf for name, leaf in leaves.items()}
-    # On CPUs, what `device_get` gives may be the very memory that is donated next.
-    values = {name: np.array(value) for name, value in jax.device_get(data).items()}
-    return HostTree(values, {name: _spec(leaf) for name, leaf in leaves.items()}, keys)
+    there = copied({name: leaf for name, leaf in data.items() if isinstance(leaf, jax.Array)})
+    here = {name: np.array(leaf) for name, leaf in data.items() if name not in there}
+    values = {name: room.keep((there | here)[name]) for name in data}
+    return CopiedTree(values, {name: _spec(leaf) for name, leaf in leaves.items()}, keys)
 
 
 def differences(like: PyTree, specs: dict[str, str], *, part: bool = False) -> list[str]:

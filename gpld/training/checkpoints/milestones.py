@@ -8,11 +8,11 @@ They are written and checked as checkpoints are, and read by the same `Checkpoin
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 from jaxtyping import PyTree
 
 from gpld.training.checkpoints import _files, _trees
 from gpld.training.checkpoints._checkpoints import saved_steps
+from gpld.training.checkpoints._copies import Room
 from gpld.training.checkpoints._snapshot import Snapshot
 
 MILESTONES = "milestones"
@@ -24,12 +24,12 @@ def save(folders: Sequence[Path], step: int, models: PyTree, *, updates: int) ->
 
     Training waits for it: a fraction of a second for each run, once in many thousand updates.
     """
-    trees = _trees.fetch({"agent": {"model": models}}).split(len(folders))
+    trees = _trees.copy({"agent": {"model": models}}, Room()).split(len(folders))
     for folder, tree in zip(folders, trees, strict=True):
         path = _path(folder, step)
         path.parent.mkdir(exist_ok=True)
         nothing = range(0)
-        snapshot = Snapshot(step, tree, nothing, nothing, np.empty(0), [], 0, {}, {"updates": updates})
+        snapshot = Snapshot(step, tree, nothing, nothing, [], [], 0, {}, {"updates": updates})
         snapshot.write(_files.temporary(path), [])
         _files.publish(path)
 

@@ -18,9 +18,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpld import agent, replay as rp
+from gpld import agent, machine, replay as rp
 from gpld.config import Config, with_presets
-from gpld.training.checkpoints import CheckpointError, Checkpoints, _files, _snapshot, _trees, saved_steps
+from gpld.training.checkpoints import (
+    CheckpointError,
+    Checkpoints,
+    _copies,
+    _files,
+    _snapshot,
+    _trees,
+    saved_steps,
+)
 from gpld.types import Spaces
 
 ROOT = Path(__file__).parents[2]
@@ -196,9 +204,9 @@ def test_arrays_go_where_those_they_replace_are(tmp_path):
 
 
 def test_saving_copies_before_it_returns(tmp_path, monkeypatch):
-    """The caller goes on, donates and overwrites, while the thread has not begun to write."""
-    go, write = threading.Event(), _trees.write
-    monkeypatch.setattr(_trees, "write", lambda *args: go.wait(60) and write(*args))
+    """The caller goes on, donates and overwrites, while the thread has not begun to fetch what it writes."""
+    go, fetch = threading.Event(), _copies.Copied.fetch
+    monkeypatch.setattr(_copies.Copied, "fetch", lambda copy: fetch(copy) if go.wait(60) else None)
     live, memory = arrays(1), replay(1, "device")
     mutable = live["episodes"]["returns"]
     with Checkpoints(tmp_path) as checkpoints:
@@ -219,6 +227,36 @@ def test_saving_copies_before_it_returns(tmp_path, monkeypatch):
         checkpoints.wait()
         assert not checkpoints.busy
     assert restore(tmp_path, "device") == 1
+
+
+@pytest.mark.parametrize("spare", [0, 1200, sys.maxsize])
+def test_what_does_not_fit_on_the_device_goes_to_host_memory_at_once(tmp_path, monkeypatch, spare):
+    monkeypatch.setattr(_snapshot, "PIECE_BYTES", 3 * S * (2 * D + K))
+    monkeypatch.setattr(machine, "spare_device_memory", lambda: spare)
+    taken = _snapshot.Snapshot.take(20, arrays(2), replay(2, "device"), {}, {}, 0)
+    on_device = [
+        isinstance(copy.array, jax.Array) for piece in taken.pieces for copy in piece.values.values()
+    ]
+    assert len(on_device) == 4
+    assert sum(on_device) == {0: 0, 1200: 2, sys.maxsize: 4}[spare]
+    with Checkpoints(tmp_path) as checkpoints:
+        save(checkpoints, 2, "device")
+    assert restore(tmp_path, "device") == 2
+
+
+def test_a_function_gives_bytes_when_they_are_written(tmp_path):
+    threads = []
+
+    def late():
+        threads.append(threading.current_thread())
+        return b"late"
+
+    with Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(10, arrays(1), replay(1), blobs={"now": b"now", "late": late})
+        checkpoints.wait()
+        assert checkpoints.restore(arrays(0)).blobs == {"now": b"now", "late": b"late"}
+    assert threads != [threading.current_thread()]
+    assert len(threads) == 1
 
 
 def test_steps_are_written_once_and_kept_as_long_as_they_are_needed(tmp_path):

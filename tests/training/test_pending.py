@@ -1,0 +1,26 @@
+"""An evaluation under way, as bytes and back."""
+
+import math
+
+import jax.numpy as jnp
+import numpy as np
+
+from gpld.training import _pending
+from gpld.training._pending import Line, Pending
+
+
+def test_what_each_run_keeps_is_joined_to_what_it_was():
+    model = {"a": jnp.arange(6.0).reshape(2, 3), "b": {"c": jnp.ones((2, 0)), "d": jnp.float32([0.1, 0.2])}}
+    held = [
+        Line(8, 1, [{"loss": 0.1, "x": math.inf}, {"loss": math.nan}]),
+        Line(16, 2, [{"loss": 1 / 3}, {"eval": 1e-30}]),
+    ]
+    blobs = [_pending.dumps(Pending(400, 7, model), held, run) for run in range(2)]
+    assert b'{"agent_steps": 400' in blobs[0]
+    found, lines = _pending.loads(blobs, model)
+    assert (found.agent_steps, found.updates) == (400, 7)
+    assert repr(lines) == repr(held)
+    for name, array in {"a": found.model["a"], **found.model["b"]}.items():
+        expected = {"a": model["a"], **model["b"]}[name]
+        assert array.dtype == np.float32
+        np.testing.assert_array_equal(array, expected)
