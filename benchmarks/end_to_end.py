@@ -1,11 +1,13 @@
 """The real training loop against its updates alone: env steps and updates per second, and what is lost where.
 
-    python benchmarks/end_to_end.py --task walker-run --preset 12m gpu --runs 1 8 --seconds 60
+    python benchmarks/end_to_end.py --task walker-run --preset 12m gpu --runs 8 --seconds 300
 
 Each number of runs is trained in one process by the loop that `gpld train` uses, half of them as DreamerV3,
-with its environments, replay and logs. Evaluations and checkpoints are rare, so they are timed on their own
-and counted by how often they come. Prints a table and writes a JSON file: --name gives it another name than
-that of earlier results.
+with its environments, replay and logs: first without evaluations, then for --seconds with evaluations as
+often as the options say, and one checkpoint of a full replay. (It is full of zeros: only its size counts.)
+Runs save every ten minutes, so a shorter time says less than is true. Checkpoints go to TMPDIR: those of
+eight runs of 12m need 40 GB. Prints a table and writes a JSON file: --name gives it another name than that of
+earlier results.
 """
 
 import dataclasses
@@ -20,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import numpy as np
 import tyro
 from rich.console import Console
 from rich.table import Table
@@ -36,8 +37,6 @@ from gpld.training.provenance import provenance
 
 PAPER_RUNS, PAPER_ENV_STEPS = 10, 1_000_000
 """The paper's comparison of a task: five seeds of two methods."""
-COPIED_BYTES = 2**28
-"""How much is copied from the device to see how fast that is."""
 
 
 @dataclasses.dataclass
@@ -53,7 +52,7 @@ class Options:
     devices: int = 0
     """Devices to use; 0 for all that the runs can be spread over."""
     seconds: float = 60.0
-    """Time to train and to measure for each number of runs, compiling and filling the replay not included."""
+    """Time to train with evaluations and a checkpoint, for each number of runs; a third as long without."""
     name: str = "end_to_end"
     """File name of the JSON without .json."""
     out: Path = dataclasses.field(default=Path("results"), repr=False)
@@ -79,7 +78,13 @@ class Stopwatch:
         return timed
 
 
-PARTS = {"_receive": "environments", "_send": "actions to the environments", "_log": "logging"}
+PARTS = {
+    "_receive": "environments",
+    "_send": "actions to the environments",
+    "_log": "logging",
+    "end_evaluation": "waiting for evaluations",
+    "save": "checkpoints",
+}
 PROGRAMS = {"act": "handing over acting", "learn": "handing over learning"}
 
 
@@ -109,8 +114,8 @@ def members_of(config: Config, runs: int, folder: Path) -> list[Member]:
 
 def measure(config: Config, runs: int, options: Options, folder: Path) -> dict[str, Any]:
     """Everything about a number of runs."""
-    quiet = override(config, {"eval": {"every": 0}, "checkpoint": {"minutes": 1e9}})
-    members = members_of(quiet, runs, folder)
+    config = override(config, {"checkpoint": {"minutes": 1e9, "keep": 1}})  # saved when it is told to
+    members = members_of(config, runs, folder)
     shared = population.shared(members)
     with make_env(shared, 1) as env:
         spaces = env.spaces
@@ -119,36 +124,65 @@ def measure(config: Config, runs: int, options: Options, folder: Path) -> dict[s
     if more:
         raise SystemExit(f"{runs} runs do not fit at once")
     with Training(group, shared, devices=options.devices) as training:
-        begin = time.perf_counter()
+        begin, evaluated = time.perf_counter(), training.config
+        training.config = override(evaluated, {"eval": {"every": 0}})
         while not training.updates:
             training.advance()
         jax.block_until_ready(training.state.sums)
         prepared = time.perf_counter() - begin
-        loop = time_loop(training, options.seconds / 2)
+        loop = time_loop(training, options.seconds / 6)
         due = max(1, round(loop["updates"] / loop["iterations"]))
-        alone = time_learning(training, due, options.seconds / 4)
-        evaluation = time_twice(training, training._evaluate)
-        saving = time_saving(training)
-    return summarize(config, runs, loop, alone, evaluation, saving, prepared)
+        alone = time_learning(training, due, options.seconds / 6)
+        training.config = evaluated
+        evaluation = time_twice(training)
+        saving = {"empty": time_saving(training)}
+        fill(training)
+        time_saving(training)  # with all its steps, which are written once
+        training.advance()
+        saving["full"] = time_saving(training)
+        whole = time_loop(training, options.seconds, save_at=options.seconds / 3)
+    return summarize(config, runs, whole, loop, alone, evaluation, saving, prepared)
 
 
-def time_loop(training: Training, seconds: float) -> dict[str, Any]:
-    """Iterations of the loop as they are."""
+def fill(training: Training) -> None:
+    """Pretend that the replay is full, and all of it trained on."""
+    memory = training.state.replay
+    sequences = memory.slots // (training.config.replay.length + 1) * memory.streams
+    full = dataclasses.replace(
+        memory, appended=memory.appended * 0 + memory.slots, consumed=memory.consumed * 0 + sequences
+    )
+    training.state = training.state._replace(replay=full)
+    training.advance()
+
+
+def time_loop(training: Training, seconds: float, save_at: float = math.inf) -> dict[str, Any]:
+    """Iterations of the loop as they are, with a checkpoint after some seconds."""
     for _ in range(3):
         training.advance()
     jax.block_until_ready(training.state.sums)
-    updates, iterations = training.updates, training.iterations
+    updates, iterations, first, stopped = training.updates, training.iterations, training.agent_steps, 0.0
     with watched(training) as watch:
         begin = time.perf_counter()
-        while not training.finished and time.perf_counter() - begin < seconds:
+        while not training.reached() and (now := time.perf_counter() - begin) < seconds:
             training.advance()
+            if not stopped and now > save_at:
+                stopped = timed(training.save)
         jax.block_until_ready(training.state.sums)
         passed = time.perf_counter() - begin
     count = training.iterations - iterations
     parts = {name: 1000 * spent / count for name, spent in watch.seconds.items()}
     parts["waiting for the device"] = 1000 * passed / count - sum(parts.values())
-    made = training.updates - updates
-    return {"iterations": count, "updates": made, "seconds": passed, "parts_ms": parts}
+    made, every = training.updates - updates, training.config.eval.every
+    evaluations = training.agent_steps // every - first // every if every else 0
+    known = {"evaluations": evaluations, "stopped": stopped, "parts_ms": parts}
+    return {"iterations": count, "updates": made, "seconds": passed, **known}
+
+
+def timed(function: Callable[[], Any]) -> float:
+    """Seconds that a call takes."""
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
 
 
 def time_learning(training: Training, updates: int, seconds: float) -> float:
@@ -164,50 +198,40 @@ def time_learning(training: Training, updates: int, seconds: float) -> float:
     return statistics.median(times)
 
 
-def time_twice(training: Training, function: Callable[[], None]) -> float:
-    """Seconds of the second call, which compiles nothing."""
-    function()
+def time_twice(training: Training) -> float:
+    """Seconds of the second evaluation, which compiles nothing, while nothing is trained."""
+
+    def evaluate() -> None:
+        training._evaluate()
+        training.end_evaluation()
+
     jax.block_until_ready(training.state.sums)
-    begin = time.perf_counter()
-    function()
-    return time.perf_counter() - begin
+    return [timed(evaluate) for _ in range(2)][-1]
 
 
 def time_saving(training: Training) -> dict[str, float]:
-    """Seconds for which a checkpoint stops training, now and with a full replay, and until it is written."""
-    begin = time.perf_counter()
-    training.save()
-    stopped = time.perf_counter() - begin
-    for run in training.checkpoints:
-        run.wait()
-    written = time.perf_counter() - begin
-    memory, held = training.state.replay, min(training.iterations, training.state.replay.slots)
-    per_step = (memory.h.nbytes + memory.z.nbytes) / memory.slots
-    sample = jax.block_until_ready(memory.h[:, :, : max(1, int(COPIED_BYTES / per_step))])
-    begin = time.perf_counter()
-    np.array(sample)
-    rate = sample.nbytes / (time.perf_counter() - begin)
-    full = stopped + (memory.slots - held) * per_step / rate
-    return {"stopped": stopped, "written": written, "bytes_per_second": rate, "stopped_when_full": full}
+    """Seconds for which a checkpoint stops training, and until it is written."""
+    jax.block_until_ready(training.state.sums)
+    stopped = timed(training.save)
+    waited = timed(lambda: [run.wait() for run in training.checkpoints])
+    return {"stopped": stopped, "written": stopped + waited}
 
 
 def summarize(
     config: Config,
     runs: int,
+    whole: dict[str, Any],
     loop: dict[str, Any],
     alone: float,
     evaluation: float,
-    saving: dict[str, float],
+    saving: dict[str, dict[str, float]],
     prepared: float,
 ) -> dict[str, Any]:
-    """What follows from the measurements."""
+    """What follows from the measurements: `whole` with evaluations and a checkpoint, `loop` without."""
     count, repeat = config.env.count, config.env.action_repeat
-    iteration = loop["seconds"] / loop["iterations"]
-    evaluating = evaluation * count / config.eval.every if config.eval.every else 0.0
-    # The replay fills during a run, and a checkpoint copies what it holds.
-    saved = (saving["stopped"] + saving["stopped_when_full"]) / 2 / (60 * config.checkpoint.minutes)
-    busy = (iteration + evaluating) / (1 - saved)
-    per_iteration = loop["updates"] / loop["iterations"]
+    busy = whole["seconds"] / whole["iterations"]
+    per_iteration = whole["updates"] / whole["iterations"]
+    quiet = alone * loop["updates"] / loop["seconds"]
     paper = with_env_steps(config, PAPER_ENV_STEPS)
     paper_updates = paper.updates_at(paper.agent_steps)
     return {
@@ -216,18 +240,23 @@ def summarize(
         "updates_per_second": runs * per_iteration / busy,
         "updates_per_second_alone": runs / alone,
         "ratio": per_iteration * alone / busy,
-        "ratio_without_evaluation": per_iteration * alone / iteration,
+        "ratio_without_evaluation": quiet,
         "ms_per_update_and_run": 1000 * busy / per_iteration / runs,
         "ms_per_update_and_run_alone": 1000 * alone / runs,
-        "iteration_ms": 1000 * iteration,
+        "iteration_ms": 1000 * loop["seconds"] / loop["iterations"],
         "parts_ms": loop["parts_ms"],
+        "parts_ms_whole": whole["parts_ms"],
         "evaluation_seconds": evaluation,
-        "evaluation_ms_per_iteration": 1000 * evaluating,
-        "checkpoint": saving,
-        "checkpoint_share": saved,
+        "checkpoint": {
+            "stopped": saving["empty"]["stopped"],
+            "written": saving["empty"]["written"],
+            "stopped_when_full": saving["full"]["stopped"],
+            "written_when_full": saving["full"]["written"],
+            "stopped_while_training": whole["stopped"],
+        },
         "prepared_seconds": prepared,
         "paper_gpu_hours": PAPER_RUNS * paper_updates * busy / per_iteration / runs / 3600,
-        "measured": {key: loop[key] for key in ("iterations", "updates", "seconds")},
+        "measured": {key: whole[key] for key in ("iterations", "updates", "seconds", "evaluations")},
     }
 
 
@@ -259,6 +288,8 @@ def main(options: Options) -> list[dict[str, Any]]:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(measure(config, runs, options, Path(folder)))
         print(json.dumps(rows[-1]), flush=True)
+        if config.eval.every and not rows[-1]["measured"]["evaluations"]:
+            print("no evaluation fell into the time that was measured: give more --seconds", flush=True)
         record = {"provenance": provenance(), "options": str(options), "rows": rows}
         path.write_text(json.dumps(record, indent=2) + "\n")
     console = Console()
@@ -295,11 +326,10 @@ def _table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _parts(rows: list[dict[str, Any]]) -> Table:
-    names = list(dict.fromkeys(name for row in rows for name in row["parts_ms"]))
+    names = list(dict.fromkeys(name for row in rows for name in row["parts_ms_whole"]))
     table = Table("ms per iteration", *(f"{row['runs']} runs" for row in rows))
     for name in names:
-        table.add_row(name, *(f"{row['parts_ms'].get(name, 0.0):.2f}" for row in rows))
-    table.add_row("evaluation, shared out", *(f"{row['evaluation_ms_per_iteration']:.2f}" for row in rows))
+        table.add_row(name, *(f"{row['parts_ms_whole'].get(name, 0.0):.2f}" for row in rows))
     return table
 
 

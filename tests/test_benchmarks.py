@@ -67,15 +67,18 @@ def test_end_to_end(tmp_path, monkeypatch):
     benchmark = scripts.load("benchmarks/end_to_end.py")
     # The paper's run, 16 environments and 8 updates an iteration: 8 runs at 2 ms per update and run.
     loop = {"iterations": 100, "updates": 800, "seconds": 14.0, "parts_ms": {}}
-    saving = {"stopped": 2.0, "stopped_when_full": 10.0}
+    whole = loop | {"iterations": 1000, "updates": 8000, "seconds": 160.0, "evaluations": 3, "stopped": 0.5}
+    saving = {name: {"stopped": 0.25, "written": 9.0} for name in ("empty", "full")}
     monkeypatch.setattr(
         benchmark,
         "measure",
-        lambda *_: benchmark.summarize(Config("walker-run"), 8, loop, 0.016, 3.125, saving, 60.0),
+        lambda *_: benchmark.summarize(Config("walker-run"), 8, whole, loop, 0.016, 3.125, saving, 60.0),
     )
     benchmark.main(benchmark.Options(runs=(8,), out=tmp_path))
     (row,) = written(tmp_path / "end_to_end.json")["rows"]
-    assert row["env_steps_per_second"] == pytest.approx(8 * 32 * 0.99 / (0.140 + 3.125 * 16 / 5000))
+    assert row["env_steps_per_second"] == pytest.approx(8 * 32 / 0.160)
+    assert row["ratio"] == pytest.approx(8 * 0.016 / 0.160)
+    assert row["ratio_without_evaluation"] == pytest.approx(8 * 0.016 / 0.140)
 
 
 @pytest.mark.parametrize("name", ["start", "update", "end_to_end"])
