@@ -10,7 +10,9 @@ from gpld import cli, theory
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "theory.md").read_text()
-COMMANDS = [line.split("#")[0].strip() for line in re.findall(r"^    (gpld theory.*)$", PAGE, re.M)]
+COMMANDS = list(
+    dict.fromkeys(line.split("#")[0].strip() for line in re.findall(r"^(gpld theory.*)$", PAGE, re.M))
+)
 
 
 def test_a_figure_and_its_numbers_are_written(tmp_path, capsys):
@@ -69,6 +71,10 @@ def test_the_page_s_python_runs(capsys):
     frequencies, smooth, gap = map(float, capsys.readouterr().out.split())
     assert smooth < frequencies
     assert gap < 4e-6
+
+
+def test_the_page_names_a_command_for_each_figure():
+    assert {name for line in COMMANDS for name in shlex.split(line)[2:]} == set(theory.FIGURES)
 
 
 def test_the_page_shows_figures_that_exist():
