@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import re
+import threading
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from importlib.metadata import distributions
@@ -112,11 +113,11 @@ def cached_shapes(function: Callable[..., Shapes], *arguments: Any) -> Shapes:
 
 @contextlib.contextmanager
 def _jax_cache_hits() -> Iterator[list[str]]:
-    """The hits of JAX's own cache meanwhile."""
-    hits = []
+    """The hits of JAX's own cache meanwhile, in this thread: an evaluation compiles in another."""
+    hits, here = [], threading.get_ident()
 
     def note(event: str, **_: Any) -> None:
-        if event == "/jax/compilation_cache/cache_hits":
+        if event == "/jax/compilation_cache/cache_hits" and threading.get_ident() == here:
             hits.append(event)
 
     jax.monitoring.register_event_listener(note)
