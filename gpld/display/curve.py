@@ -168,7 +168,8 @@ def draw_curve(
         axes.set_ylim(bottom=0)
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     if len(groups) > 1 or random_return is not None:
-        axes.legend(frameon=False)
+        # Above the axes: inside, it would hide some of the lines.
+        figure.legend(loc="outside upper center", ncols=2, frameon=False, fontsize=9)
     return figure
 
 

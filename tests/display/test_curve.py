@@ -136,7 +136,8 @@ RUNS = [
 
 
 def test_the_picture_shows_mean_deviation_and_random_policy():
-    (axes,) = draw_curve(RUNS, title="walker-walk, seeds 0, 1", random_return=30.0).axes
+    figure = draw_curve(RUNS, title="walker-walk, seeds 0, 1", random_return=30.0)
+    (axes,), (legend,) = figure.axes, figure.legends
     gpld, dreamer, random = axes.lines
     assert gpld.get_ydata().tolist() == [0.0, 150.0, 400.0]
     assert dreamer.get_ydata().tolist() == [0.0, 50.0, 100.0]
@@ -146,7 +147,7 @@ def test_the_picture_shows_mean_deviation_and_random_policy():
     assert band.get_datalim(axes.transData).y1 == 500.0  # 400 and one standard deviation of 300 and 500
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("env steps", "return")
     assert axes.get_title(loc="left") == "walker-walk, seeds 0, 1"
-    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    labels = [text.get_text() for text in legend.get_texts()]
     assert labels == ["GPLD-DreamerV3 (mean and std of 2 runs)", "DreamerV3", "random policy"]
     assert axes.get_ylim()[0] == 0
 
