@@ -48,9 +48,9 @@ def finished_at(member: Member, until: int | None = None) -> int | None:
 
 def resume_steps(members: Sequence[Member]) -> dict[Path, int]:
     """Env steps that each run resumes from: those of its newest good checkpoint, whatever the others have."""
+    complete([member.folder / CHECKPOINTS for member in members])
     if len(members) == 1:  # its checkpoints are verified when it is restored
         return {members[0].folder: newest(members[0])}
-    complete([member.folder / CHECKPOINTS for member in members])
     return {member.folder: newest_good(member.folder / CHECKPOINTS) for member in members}
 
 

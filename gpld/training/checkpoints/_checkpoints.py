@@ -226,8 +226,7 @@ class Checkpoints:
 
     def _tidy(self) -> None:
         """Remove all but the newest checkpoints: older ones, their chunks, and what crashes left."""
-        for path in self.folder.glob(f"{_files.TEMPORARY}*"):
-            _files.remove(path)
+        _remove_unfinished(self.folder)
         kept: list[Manifest] = []
         for step in reversed(saved_steps(self.folder)):
             found = Manifest.try_read(self._path(step), step) if len(kept) < self.keep else None
@@ -279,7 +278,11 @@ def save_all(
 
 
 def complete(folders: Sequence[Path]) -> None:
-    """Name checkpoints that a killed `save_all` had written: if one has its name, all are on disk."""
+    """Name checkpoints that a killed `save_all` had written: if one has its name, all are on disk.
+
+    Others are removed: a run that resumes from the one before writes its later metrics again, so the later
+    one must never get its name.
+    """
     named = {step for folder in folders for step in saved_steps(folder)}
     for folder in folders:
         for step in named - set(saved_steps(folder)):
@@ -287,6 +290,13 @@ def complete(folders: Sequence[Path]) -> None:
             with suppress(Damaged):
                 _good(_files.temporary(path), step, folder / STEPS)
                 _files.publish(path)
+        with suppress(FileNotFoundError):  # another process of the same run removes them too
+            _remove_unfinished(folder)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    for path in folder.glob(f"{_files.TEMPORARY}*"):
+        _files.remove(path)
 
 
 def newest_good(folder: Path) -> int:

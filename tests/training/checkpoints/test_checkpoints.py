@@ -27,6 +27,7 @@ from gpld.training.checkpoints import (
     _files,
     _snapshot,
     _trees,
+    complete,
     saved_steps,
 )
 from gpld.types import Spaces
@@ -766,3 +767,27 @@ def test_killed(tmp_path, caplog):
 def test_killed_twenty_times(tmp_path, caplog):
     assert kill_repeatedly(tmp_path, 20) >= 5
     assert caplog.messages == []
+
+
+@pytest.fixture
+def killed_together(tmp_path):
+    """Two runs that were killed when only the first had given its second checkpoint its name."""
+    folders = [tmp_path / "first", tmp_path / "second"]
+    for folder in folders:
+        save_all(folder, [1, 2])
+    (folders[1] / f"{20:012d}").rename(folders[1] / f".tmp-{20:012d}")
+    return folders
+
+
+def test_a_checkpoint_that_one_run_has_is_named_for_all(killed_together):
+    complete(killed_together)
+    assert [restore(folder) for folder in killed_together] == [2, 2]
+
+
+def test_a_run_that_resumed_alone_does_not_get_the_later_checkpoint_back(killed_together):
+    """It has repeated steps since, which the later checkpoint knows nothing of."""
+    first, second = killed_together
+    complete([second])
+    assert restore(second) == 1
+    complete([first, second])
+    assert [restore(folder) for folder in killed_together] == [2, 1]
