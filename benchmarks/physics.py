@@ -30,6 +30,7 @@ from rich.table import Table
 os.environ.setdefault("MUJOCO_GL", "off")
 
 from gpld.envs import tasks
+from gpld.envs._envpool import pool_name
 from gpld.tasks import DMC
 
 FRAMES = 1000
@@ -46,10 +47,8 @@ def envpool_frames(task: str, actions: np.ndarray) -> Frames:
     """Episodes of EnvPool, all at once; episode i has seed i."""
     import envpool
 
-    words = task.replace("-", "_").split("_")
-    name = "".join(word[:1].upper() + word[1:] for word in words) + "-v1"
     count = actions.shape[1]
-    pool = envpool.make_gymnasium(name, num_envs=count, num_threads=2, seed=list(range(count)))
+    pool = envpool.make_gymnasium(pool_name(task), num_envs=count, num_threads=2, seed=list(range(count)))
     keys = [key for key, _ in next(own.spaces.obs for own in tasks() if own.name == task)]
 
     def flat(obs: dict[str, np.ndarray]) -> np.ndarray:

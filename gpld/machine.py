@@ -52,10 +52,8 @@ def host_memory() -> Memory:
 
 def device_memory() -> Memory:
     """Memory of JAX's first device of this process; that of the host if the device is the CPU."""
-    import jax
-
-    stats = jax.local_devices()[0].memory_stats()
-    if not stats or "bytes_limit" not in stats:
+    stats = _device_statistics()
+    if not stats:
         return host_memory()
     return Memory(stats["bytes_limit"], stats["bytes_limit"] - stats["bytes_in_use"])
 
@@ -65,12 +63,18 @@ def spare_device_memory() -> int:
 
     No program needs more for itself than the largest piece that was ever allocated.
     """
-    import jax
-
-    stats = jax.local_devices()[0].memory_stats()
-    if not stats or "bytes_limit" not in stats:
+    stats = _device_statistics()
+    if not stats:
         return sys.maxsize
     return stats["bytes_limit"] - stats["bytes_in_use"] - stats.get("largest_alloc_size", 0)
+
+
+def _device_statistics() -> dict[str, int]:
+    """What JAX knows of its first device's memory; nothing if that is the host's."""
+    import jax
+
+    stats = jax.local_devices()[0].memory_stats() or {}
+    return stats if "bytes_limit" in stats else {}
 
 
 def leave_gpus() -> None:

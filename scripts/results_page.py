@@ -400,9 +400,8 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _mean(values: np.ndarray) -> str:
-    means = statistics.bootstrap_means(values[:, None], reps=statistics.REPS, rng=np.random.default_rng(0))
-    low, high = np.percentile(means, [2.5, 97.5], axis=0)
-    return f"{values.mean():.0f} [{low[0]:.0f}, {high[0]:.0f}]"
+    low, high = statistics.interval(statistics.mean, values[:, None])
+    return f"{values.mean():.0f} [{low:.0f}, {high:.0f}]"
 
 
 def _interval(ends: Sequence[float]) -> str:

@@ -97,9 +97,8 @@ class EnvPoolEnv(_Pools):
 
         self._keys = tuple(key for key, _ in self.spaces.obs)
         self._repeat = action_repeat
-        words = task.replace("-", "_").split("_")
         self._make = lambda: envpool.make_gymnasium(
-            "".join(word[:1].upper() + word[1:] for word in words) + "-v1",  # WalkerRun-v1
+            pool_name(task),
             num_envs=count,
             num_threads=threads,
             seed=[stream_seed(seed, i, evaluation=evaluation) for i in range(count)],
@@ -295,6 +294,12 @@ class EnvPoolTask(_Pools):
     def _observe(self, i: int, obs: Any) -> None:
         for key, value in self._task.observation(obs).items():
             self._last[key][i] = value
+
+
+def pool_name(task: str) -> str:
+    """EnvPool's name of a task of the suite: WalkerRun-v1 for walker-run."""
+    words = task.replace("-", "_").split("_")
+    return "".join(word[:1].upper() + word[1:] for word in words) + "-v1"
 
 
 def _history(begins: np.ndarray, actions: np.ndarray) -> list[np.ndarray | None]:

@@ -226,7 +226,7 @@ class Checkpoints:
 
     def _tidy(self) -> None:
         """Remove all but the newest checkpoints: older ones, their chunks, and what crashes left."""
-        _remove_unfinished(self.folder)
+        _files.remove_unfinished(self.folder)
         kept: list[Manifest] = []
         for step in reversed(saved_steps(self.folder)):
             found = Manifest.try_read(self._path(step), step) if len(kept) < self.keep else None
@@ -291,12 +291,7 @@ def complete(folders: Sequence[Path]) -> None:
                 _good(_files.temporary(path), step, folder / STEPS)
                 _files.publish(path)
         with suppress(FileNotFoundError):  # another process of the same run removes them too
-            _remove_unfinished(folder)
-
-
-def _remove_unfinished(folder: Path) -> None:
-    for path in folder.glob(f"{_files.TEMPORARY}*"):
-        _files.remove(path)
+            _files.remove_unfinished(folder)
 
 
 def newest_good(folder: Path) -> int:

@@ -113,6 +113,12 @@ def remove(path: Path) -> None:
     shutil.rmtree(path)
 
 
+def remove_unfinished(folder: Path) -> None:
+    """Remove what a crash left in a folder before it got its name."""
+    for path in folder.glob(f"{TEMPORARY}*"):
+        remove(path)
+
+
 def set_aside(path: Path, folder: Path) -> Path:
     """Move something to `folder/set-aside`, under a name that nothing there has yet; its new path."""
     aside = folder / SET_ASIDE

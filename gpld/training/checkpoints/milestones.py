@@ -39,8 +39,7 @@ def set_aside(folder: Path, *, after: int) -> list[Path]:
 
     The run will repeat these steps and save them again. Returns where the old ones are now.
     """
-    for path in (folder / MILESTONES).glob(f"{_files.TEMPORARY}*"):
-        _files.remove(path)
+    _files.remove_unfinished(folder / MILESTONES)
     later = [step for step in saved_steps(folder / MILESTONES) if step > after]
     return [_files.set_aside(_path(folder, step), folder / MILESTONES) for step in later]
 
