@@ -2,6 +2,7 @@
 
 import io
 import json
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ class Pending(NamedTuple):
     """When it was asked for."""
     model: PyTree
     """The models as they were, `[R, ...]`."""
+    clock: float
+    """`time.monotonic` then, or when this process resumed it."""
 
 
 class Line(NamedTuple):
@@ -31,6 +34,8 @@ class Line(NamedTuple):
     env_steps: int
     updates: int
     values: list[dict[str, float]]
+    clock: float
+    """`time.monotonic` when it was made, or when this process read it."""
 
 
 def dumps(pending: Pending, held: Sequence[Line], run: int) -> bytes:
@@ -51,9 +56,10 @@ def loads(runs: Sequence[bytes], like: PyTree) -> tuple[Pending, list[Line]]:
             about, *leaves = (file[name] for name in file.files)
         abouts.append(json.loads(about.tobytes()))
         models.append(jax.tree.unflatten(jax.tree.structure(like), leaves))
+    now = time.monotonic()
     held = [
-        Line(*lines[0][:2], [values for *_, values in lines])
+        Line(*lines[0][:2], [values for *_, values in lines], now)
         for lines in zip(*(about["lines"] for about in abouts), strict=True)
     ]
     model = jax.tree.map(lambda *x: np.stack(x), *models)
-    return Pending(abouts[0]["agent_steps"], abouts[0]["updates"], model), held
+    return Pending(abouts[0]["agent_steps"], abouts[0]["updates"], model, now), held

@@ -2,7 +2,7 @@
 
 `metrics.jsonl` is part of what a run computes: one object a line with `env_steps`, `updates` and the values,
 and the same bytes whether or not the run was killed and resumed. So it holds no times. When each line was
-written is in `timing.jsonl`, which also keeps the lines of work that a crash undid.
+made is in `timing.jsonl`, which also keeps the lines of work that a crash undid.
 
 JSON has no numbers that are not finite: they are the strings "NaN", "Infinity" and "-Infinity", and `read`
 gives them back as numbers. Each line ends with `crc`, the CRC-32 of the file up to there, so that damage is
@@ -92,7 +92,8 @@ class Logs:
                 return sink
 
             self._metrics = opened(_Metrics(self.path))
-            self._sinks: list[Any] = [self._metrics, opened(_Timing(folder / TIMING))]
+            self._timing = opened(_Timing(folder / TIMING))
+            self._sinks: list[Any] = [self._metrics]
             self._board = None
             if config.tensorboard:
                 self._board = opened(_TensorBoard(folder, hyperparameters, min([last, *moved]) + 1))
@@ -101,11 +102,22 @@ class Logs:
                 self._sinks.append(opened(_WandB(folder, config, hyperparameters)))
             self._closing = stack.pop_all()
 
-    def scalars(self, env_steps: int, updates: int, values: Mapping[str, SupportsFloat]) -> None:
-        """Log values at a number of env steps and updates; both never decrease."""
+    def scalars(
+        self,
+        env_steps: int,
+        updates: int,
+        values: Mapping[str, SupportsFloat],
+        *,
+        clock: float | None = None,
+    ) -> None:
+        """Log values at a number of env steps and updates; both never decrease.
+
+        `clock` was `time.monotonic` when they were made, if that is not now.
+        """
         numbers = {name: float(value) for name, value in values.items()}
         for sink in self._sinks:
             sink.write(env_steps, updates, numbers)
+        self._timing.write(env_steps, updates, time.monotonic() if clock is None else clock)
 
     def films(self, env_steps: int, films: Mapping[str, Sequence[Picture]]) -> None:
         """Write films by their names for TensorBoard, if it is on; of long ones some pictures."""
@@ -119,7 +131,7 @@ class Logs:
 
     def flush(self) -> None:
         """Bring all lines to the disk, so that a checkpoint never outlives lines that came before it."""
-        for sink in self._sinks:
+        for sink in (*self._sinks, self._timing):
             sink.flush()
 
     def close(self) -> None:
@@ -196,10 +208,15 @@ class _Timing(_Lines):
         super().__init__(path)
         self._start = time.monotonic()
 
-    def write(self, env_steps: int, updates: int, values: Mapping[str, float]) -> None:
-        seconds = round(time.monotonic() - self._start, 3)
+    def write(self, env_steps: int, updates: int, clock: float) -> None:
+        seconds, when = clock - self._start, time.time() - (time.monotonic() - clock)
         self.append(
-            {"env_steps": env_steps, "updates": updates, "seconds": seconds, "time": round(time.time(), 3)}
+            {
+                "env_steps": env_steps,
+                "updates": updates,
+                "seconds": round(max(seconds, 0.0), 3),
+                "time": round(when, 3),
+            }
         )
 
 

@@ -449,7 +449,7 @@ class Training:
     def _show(self, values: list[dict[str, float]]) -> None:
         """Show a line of metrics of each run, and write it when all before it are written."""
         self.progress.update(env_steps=self.env_steps, updates=self.updates, values=values)
-        self._held.append(Line(self.env_steps, self.updates, values))
+        self._held.append(Line(self.env_steps, self.updates, values, time.monotonic()))
         if not self._pending:
             self._write_lines()
 
@@ -457,7 +457,7 @@ class Training:
         """Write the lines that were held back."""
         for line in self._held:
             for logs, own in zip(self.logs, line.values, strict=_devices.writes()):
-                logs.scalars(line.env_steps, line.updates, own)
+                logs.scalars(line.env_steps, line.updates, own, clock=line.clock)
         self._held = []
 
     def _evaluates(self, agent_steps: int) -> bool:
@@ -470,7 +470,7 @@ class Training:
     def _evaluate(self) -> None:
         """Begin to evaluate the model as it is now."""
         model = _devices.copied(self.state.agent.model)  # the next update donates it
-        self._pending = Pending(self.agent_steps, self.updates, model)
+        self._pending = Pending(self.agent_steps, self.updates, model, time.monotonic())
         self._play()
         if not _devices.independent(self._mesh):
             self.end_evaluation()
@@ -490,7 +490,7 @@ class Training:
             numbers = [(float(np.mean(own)), float(np.std(own)), float(len(own))) for own in found.returns]
             values = [dict(zip(names, own, strict=True)) for own in numbers]
             env_steps = asked.agent_steps * self.config.env.action_repeat
-            self._held = [Line(env_steps, asked.updates, values), *later]
+            self._held = [Line(env_steps, asked.updates, values, asked.clock), *later]
             self._write_lines()
             self.progress.update(env_steps=self.env_steps, updates=self.updates, values=values)
             for logs, seen in zip(self.logs, found.images, strict=_devices.writes()):
@@ -607,7 +607,7 @@ class Training:
         """The evaluation that was under way at the checkpoint, and the lines that came after it."""
         model = self.state.agent.model
         if not all(blobs):  # older checkpoints have none: nothing had changed since it began
-            self._pending = Pending(self.agent_steps, self.updates, _devices.copied(model))
+            self._pending = Pending(self.agent_steps, self.updates, _devices.copied(model), time.monotonic())
             return
         pending, self._held = _pending.loads(blobs, model)
         models = _devices.place(_devices.padded(pending.model, self._mesh), self._mesh)

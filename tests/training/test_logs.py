@@ -8,6 +8,7 @@ import resource
 import struct
 import subprocess
 import sys
+import time
 import zlib
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -134,6 +135,17 @@ def test_a_damaged_line_is_named_and_not_passed_over(tmp_path, damage):
         read(tmp_path)
     with pytest.raises(DamagedFile, match=r"metrics\.jsonl, line 3: not a line of metrics"):
         Logs(tmp_path, PLAIN, {}, resume_at=24)
+
+
+def test_a_line_that_waited_has_the_time_when_it_was_made(tmp_path):
+    with Logs(tmp_path, PLAIN, {}) as logs:
+        began, clock = time.time(), time.monotonic() + 20
+        logs.scalars(8, 1, {"loss": 1.0}, clock=clock)
+        logs.scalars(16, 2, {"loss": 2.0}, clock=clock + 5)
+    table = read(tmp_path, TIMING)
+    assert table["seconds"].diff()[1] == pytest.approx(5, abs=0.01)
+    assert table["time"][0] - began == pytest.approx(20, abs=1)
+    assert "clock" not in read(tmp_path)
 
 
 @pytest.mark.parametrize("name", [METRICS, TIMING])
