@@ -35,6 +35,8 @@ DREAMER, GPLD = TITLES["dreamerv3"], TITLES["gpld"]
 COMMAND = "python scripts/results_page.py"
 PEER_STEPS = 200_000
 """Env steps at which others' runs are compared: the last at which both have been evaluated."""
+SAME = 0.005
+"""Gains below this are called none."""
 
 
 class Evidence:
@@ -143,7 +145,7 @@ def gains(found: Evidence) -> str:
         )
     header = ["task", "DreamerV3", "GPLD-DreamerV3", "gain", "probability that a GPLD run scores more"]
     header += ["gain, area under the curve", "the paper's gain at 1M env steps"]
-    worse = [task for task in found.tasks if found.gain(found.scores, task) < 0.005]
+    worse = [task for task in found.tasks if found.gain(found.scores, task) < SAME]
     about = f"Means of 20 episodes of each seed's last model, after {found.env_steps:,} env steps."
     if worse:
         about += "\n\n" + "\n\n".join(_behind(found, task) for task in worse)
@@ -160,21 +162,23 @@ def _behind(found: Evidence, task: str) -> str:
     ours, theirs = (aligned[task, method] for method in (GPLD, DREAMER))
     half = found.env_steps / 2
     early, late = (
-        ours.returns[:, chosen].mean() / theirs.returns[:, chosen].mean() - 1
+        [runs.returns[:, chosen].mean() for runs in (ours, theirs)]
         for chosen in (ours.env_steps <= half, ours.env_steps > half)
     )
-    score = _more(found.gain(found.scores, task))
     words = (
-        f"On {task}, where the paper reports a gain, GPLD scores {score} here. Its evaluations return "
-        f"{_more(early)} up to {half:,.0f} env steps, and {_more(late)} after that."
+        f"On {task}, where the paper reports a gain, GPLD scores {_more(found.gain(found.scores, task))} "
+        f"here. Up to {half:,.0f} env steps its evaluations return {early[0]:.0f} on average and DreamerV3's "
+        f"{early[1]:.0f}; after that, {late[0]:.0f} and {late[1]:.0f}."
     )
-    if min(early, late) > 0:
-        scores = found.values(found.scores, task, GPLD)
+    scores = [found.values(found.scores, task, method) for method in (GPLD, DREAMER)]
+    (low, high), (their_low, their_high) = (statistics.interval(statistics.mean, x[:, None]) for x in scores)
+    if low <= their_high and their_low <= high:
+        spread, their_spread = (f"from {x.min():.0f} to {x.max():.0f}" for x in scores)
         words += (
-            f" So it is ahead for most of the time; at the end its seeds score from {scores.min():.0f} to "
-            f"{scores.max():.0f}, which is too wide a spread to tell the methods apart."
+            f" At the end its seeds score {spread}, and DreamerV3's {their_spread}: too wide a spread to "
+            "tell the methods apart."
         )
-    if early < late:
+    elif early[0] / early[1] < late[0] / late[1]:
         words += (
             " So it loses at the beginning, when the penalty has its largest weight and the model has "
             "learned little: that is the likeliest reason, and the paper's million env steps leave more "
@@ -409,7 +413,7 @@ def _interval(ends: Sequence[float]) -> str:
 
 
 def _more(gain: float) -> str:
-    return "the same" if abs(gain) < 0.005 else f"{abs(gain):.0%} {'more' if gain > 0 else 'less'}"
+    return "the same" if abs(gain) < SAME else f"{abs(gain):.0%} {'more' if gain > 0 else 'less'}"
 
 
 def _signed(gain: float, digits: int = 0) -> str:
