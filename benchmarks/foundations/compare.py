@@ -5,8 +5,8 @@
 It makes the next h of the block GRU from the activated hidden layer: a product with a block-diagonal matrix,
 and all gates. `xla` leaves all to XLA. `today` is a product by cuBLAS and a kernel of Pallas through Triton,
 as in training. The others are one kernel: in Pallas through Triton, in Triton itself through jax-triton, and
-in Pallas through Mosaic GPU. Those that are not installed, or do not compile, are left out by name. Writes
-`foundations.json`.
+in Pallas through Mosaic GPU. Some keep their weights and stream rows past them, as does that of Mosaic GPU.
+Those that are not installed, or do not compile, are left out by name. Writes `foundations.json`.
 """
 
 import dataclasses
@@ -28,7 +28,7 @@ from jaxtyping import Array, Float
 
 from gpld.fused import kernels
 from gpld.fused.kernels._step import follow
-from gpld.fused.kernels._tiles import At, Tile, call, products
+from gpld.fused.kernels._tiles import At, Tile, call, dot, products
 from gpld.training.provenance import provenance
 
 
@@ -39,6 +39,17 @@ class Inputs(NamedTuple):
     weight: Float[Array, "G own wide"]
     bias: Float[Array, " gates"]
     h: Float[Array, "N D"]
+
+
+class Kept(NamedTuple):
+    """How a kernel that keeps its weights is cut."""
+
+    rows: int
+    columns: int
+    parts: int
+    """Of all rows: each is the work of one group of threads for each block and columns."""
+    warps: int
+    stages: int
 
 
 Outputs = tuple[Float[Array, "N D"], Float[Array, "G N own"]]
@@ -94,6 +105,40 @@ def pallas_triton(x: Array, weight: Array, bias: Array, h: Array, *, tile: Tile)
     )
 
 
+def pallas_triton_kept(x: Array, weight: Array, bias: Array, h: Array, *, kept: Kept) -> Outputs:
+    """One kernel of Pallas through Triton: weights stay, and rows are streamed past."""
+    (blocks, count, own), rows, columns = x.shape, kept.rows, kept.columns
+    steps, part = own // columns, count // kept.parts
+
+    def kernel(x, weights, biases, h, out, by_block):
+        stay, shifts = [w[...] for w in weights], [b[...][None] for b in biases]
+
+        def tile(i, _):
+            at = pl.ds(i * rows, rows)
+            loaded = x[at, :]
+            gates = (dot(loaded, w) + b for w, b in zip(stay, shifts, strict=True))
+            after = follow(*gates, h[at, :].astype(jnp.float32)).astype(out.dtype)
+            out[at, :] = after
+            by_block[at, :] = after
+
+        jax.lax.fori_loop(0, part // rows, tile, None)
+
+    row = BlockSpec((part, columns), lambda n, g, j: (n, g * steps + j))
+    block = BlockSpec((None, part, columns), lambda n, g, j: (g, n, j))
+    every = [
+        (weight, BlockSpec((None, own, columns), lambda n, g, j, i=i: (g, 0, i * steps + j)))
+        for i in range(3)
+    ]
+    shift = [(bias, BlockSpec((columns,), lambda n, g, j, i=i: ((3 * g + i) * steps + j,))) for i in range(3)]
+    return call(
+        kernel,
+        (kept.parts, blocks, steps),
+        [(x, BlockSpec((None, part, own), lambda n, g, j: (g, n, 0))), every, shift, (h, row)],
+        ((Shape(h.shape, h.dtype), row), (Shape(x.shape, h.dtype), block)),
+        Tile(rows=rows, columns=columns, warps=kept.warps, stages=kept.stages),
+    )
+
+
 def mosaic_gpu(
     x: Array, weight: Array, bias: Array, h: Array, *, rows: int = 64, columns: int = 64, parts: int = 4
 ) -> Outputs:
@@ -145,12 +190,33 @@ def mosaic_gpu(
 
     return gpu.kernel(
         kernel,
-        out_shape=[Shape(h.shape, h.dtype), Shape(x.shape, h.dtype)],
+        out_type=[Shape(h.shape, h.dtype), Shape(x.shape, h.dtype)],
         grid=(parts, blocks, steps),
         grid_names=("part", "block", "column"),
-        scratch_shapes=[gpu.SMEM((3, own, columns), x.dtype, transforms=tiled), gpu.Barrier(num_arrivals=3)],
+        scratch_types=[gpu.SMEM((3, own, columns), x.dtype, transforms=tiled), gpu.Barrier(num_arrivals=3)],
         compiler_params=gpu.CompilerParams(approx_math=True),
     )(x, weight, bias, h)
+
+
+def jax_triton_kept(x: Array, weight: Array, bias: Array, h: Array, *, kept: Kept) -> Outputs:
+    """The same as `pallas_triton_kept` in Triton itself."""
+    import jax_triton
+    import kernel_in_triton
+
+    runs, blocks, count, own = x.shape
+    return jax_triton.triton_call(
+        *(x, weight, bias, h, count, blocks),
+        kernel=kernel_in_triton.next_h_kept,
+        out_shape=[Shape(h.shape, h.dtype), Shape(x.shape, h.dtype)],
+        grid=(kept.parts, blocks * (own // kept.columns), runs),
+        num_warps=kept.warps,
+        num_stages=kept.stages,
+        ROWS=kept.rows,
+        COLUMNS=kept.columns,
+        TILES=count // kept.parts // kept.rows,
+        STAGES=kept.stages,
+        OWN=own,
+    )
 
 
 def jax_triton(x: Array, weight: Array, bias: Array, h: Array, *, tile: Tile) -> Outputs:
@@ -180,6 +246,12 @@ TILES = (
     Tile(rows=64, columns=128, depth=64, warps=8, stages=3),
 )
 
+KEPT = (
+    Kept(rows=64, columns=64, parts=1, warps=8, stages=3),
+    Kept(rows=64, columns=64, parts=2, warps=8, stages=2),
+    Kept(rows=64, columns=32, parts=1, warps=4, stages=2),
+)
+
 
 def variants() -> dict[str, Callable[..., Outputs]]:
     """All that are timed, of arrays with a leading axis of runs."""
@@ -188,6 +260,12 @@ def variants() -> dict[str, Callable[..., Outputs]]:
         name = f"{tile.rows}x{tile.columns}, {tile.warps} warps"
         found[f"Pallas, Triton, {name}"] = jax.vmap(partial(pallas_triton, tile=tile))
         found[f"jax-triton, {name}"] = partial(jax_triton, tile=tile)
+    for kept in KEPT:
+        name = (
+            f"kept {kept.rows}x{kept.columns}, {kept.parts} parts, {kept.warps} warps, {kept.stages} stages"
+        )
+        found[f"Pallas, Triton, {name}"] = jax.vmap(partial(pallas_triton_kept, kept=kept))
+        found[f"jax-triton, {name}"] = partial(jax_triton_kept, kept=kept)
     for parts in (2, 4, 8):
         found[f"Pallas, Mosaic GPU, {parts} parts"] = jax.vmap(partial(mosaic_gpu, parts=parts))
     return found

@@ -56,3 +56,49 @@ def next_h(
     after = (update * candidate + (1.0 - update) * before).to(rows_out.dtype.element_ty)
     tl.store(rows_out + at, after)
     tl.store(blocks_out + (block * count + n)[:, None] * OWN + c[None], after)
+
+
+@triton.jit
+def next_h_kept(
+    x,
+    weight,
+    bias,
+    h,
+    count,
+    blocks,
+    rows_out,
+    blocks_out,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILES: tl.constexpr,
+    STAGES: tl.constexpr,
+    OWN: tl.constexpr,
+):
+    """The same of many tiles of states, past which the weights of some columns are kept."""
+    run = tl.program_id(2)
+    steps: tl.constexpr = OWN // COLUMNS
+    g = tl.program_id(1) // steps
+    j = tl.program_id(1) % steps
+    c = j * COLUMNS + tl.arange(0, COLUMNS)
+    k = tl.arange(0, OWN)
+    block = run * blocks + g
+    ws = weight + block * (3 * OWN * OWN) + k[:, None] * (3 * OWN) + c[None]
+    w_reset = tl.load(ws)
+    w_candidate = tl.load(ws + OWN)
+    w_update = tl.load(ws + 2 * OWN)
+    bs = bias + block * 3 * OWN + c
+    b_reset = tl.load(bs)
+    b_candidate = tl.load(bs + OWN)
+    b_update = tl.load(bs + 2 * OWN)
+    for i in tl.range(0, TILES, num_stages=STAGES):
+        n = (tl.program_id(0) * TILES + i) * ROWS + tl.arange(0, ROWS)
+        a = tl.load(x + (block * count + n)[:, None] * OWN + k[None])
+        at = (run * count + n)[:, None] * (blocks * OWN) + (g * OWN + c)[None]
+        before = tl.load(h + at).to(tl.float32)
+        reset = sigmoid(tl.dot(a, w_reset) + b_reset[None])
+        candidate = reset * (tl.dot(a, w_candidate) + b_candidate[None])
+        candidate = 2.0 * sigmoid(2.0 * candidate) - 1.0
+        update = sigmoid(tl.dot(a, w_update) + b_update[None] - 1.0)
+        after = (update * candidate + (1.0 - update) * before).to(rows_out.dtype.element_ty)
+        tl.store(rows_out + at, after)
+        tl.store(blocks_out + (block * count + n)[:, None] * OWN + c[None], after)
