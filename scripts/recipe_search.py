@@ -20,7 +20,7 @@ from gpld import cli
 TASKS = ("walker-run", "walker-walk", "cheetah-run", "hopper-stand")
 
 STAGES = {
-    "rates": ["agent.optimizer.learning_rate=4e-5,1e-4,3e-4", "agent.behavior.discount_horizon=100,333"],
+    "rates": ["agent.optimizer.learning_rate=1e-4,2e-4,4e-4", "agent.behavior.discount_horizon=100,333"],
     "behavior": ["agent.behavior.entropy=1e-4,3e-4,1e-3", "agent.optimizer.behavior_rate=0.5,1"],
     "model": ["agent.loss.free_nats=0.3,1", "agent.loss.rep=0.03,0.1,0.3"],
     "penalty": ["agent.penalty.posterior=0,0.1,0.5", "agent.penalty.scale=1000,10000"],
