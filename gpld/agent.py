@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree
 from gpld import behavior, fused, world_model
 from gpld.behavior import Normalizer, PolicyHead
 from gpld.config import ARRAYS, AgentConfig, flat, with_numbers
+from gpld.nets import of_each
 from gpld.optimizer import laprop, tensor_norms
 from gpld.types import Batch, Latent, Number, Spaces
 from gpld.world_model import DreamNoise, PenaltyNoise, States, TwoHotHead, WorldModel
@@ -186,10 +187,10 @@ def loss(
 
     scales = config.loss
     weights = {"dyn": scales.dyn, "rep": scales.rep, "reward": scales.reward, "cont": scales.cont}
-    terms = {k: (weights.get(k, scales.reconstruction), x.mean()) for k, x in prediction.losses.items()}
-    terms["policy"] = (1.0, dreamt.policy.mean())
-    terms["value"] = (1.0, dreamt.value.mean())
-    terms["replay_value"] = (config.behavior.replay_value, replay_value.mean())
+    weights |= {"policy": 1.0, "value": 1.0, "replay_value": config.behavior.replay_value}
+    learned = {"policy": dreamt.policy, "value": dreamt.value, "replay_value": replay_value}
+    averages = of_each(jnp.mean, prediction.losses | learned)
+    terms = {k: (weights.get(k, scales.reconstruction), x) for k, x in averages.items()}
     for name, value in penalties.items():
         weight = world_model.penalty_weight(config.penalty, getattr(hyper, name), state.updates)
         terms[f"penalty_{name}"] = (weight, value)
@@ -221,10 +222,10 @@ def update(config: AgentConfig, state: AgentState, batch: Batch) -> tuple[AgentS
     model = eqx.apply_updates(state.model, steps)
     slow_value = follow(state.slow_value, model.value, config.behavior.slow_rate)
 
-    trees = {"gradient": grads, "update": steps, "parameters": state.model}
-    norms = {f"norm/{name}": jnp.linalg.norm(tensor_norms(tree)) for name, tree in trees.items()}
-    # Parameters were finite, and stay so if what is added to them is.
-    finite = jnp.isfinite(total + norms["norm/gradient"] + norms["norm/update"])
+    norms = jnp.linalg.norm(tensor_norms(state.model, grads), axis=1)
+    norms = {"norm/parameters": norms[0], "norm/gradient": norms[1]}
+    # Parameters were finite, and stay so: LaProp's steps are bounded by its rate if gradients are finite.
+    finite = jnp.isfinite(total + norms["norm/gradient"] + rate * config.optimizer.learning_rate)
     new = {"model": model, "slow_value": slow_value, "optimizer": optimizer, "normalizer": out.normalizer}
     old = {name: getattr(state, name) for name in new}
     state = state._replace(

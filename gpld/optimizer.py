@@ -18,36 +18,38 @@ from gpld.types import Number
 _PARTS = 128
 
 
-def tensor_norms(tree: PyTree) -> Float[Array, " leaves"]:
-    """The Euclidean norm of every tensor, in one array.
+def tensor_norms(*trees: PyTree) -> Float[Array, "trees leaves"]:
+    """The Euclidean norm of every tensor of several trees of one structure, in one array.
 
-    Vectors of one width are reduced together, larger tensors in parts, and the parts of all together: a
-    kernel for each of the many small sums would cost a GPU more than the large ones do.
+    Vectors of one width are reduced together, larger tensors in parts with their twins, and the parts of all
+    together: a kernel for each of the many small sums would cost a GPU more than the large ones do.
     """
-    leaves = jax.tree.leaves(tree)
+    twins = [jnp.stack(leaves) for leaves in zip(*map(jax.tree.leaves, trees), strict=True)]
     together: dict[tuple[int, ...], list[int]] = {}
-    for i, leaf in enumerate(leaves):
-        together.setdefault(leaf.shape if leaf.ndim == 1 else (), []).append(i)
+    for i, leaf in enumerate(twins):
+        together.setdefault(leaf.shape[1:] if leaf.ndim == 2 else (), []).append(i)
     squares = [
-        jnp.sum(jnp.stack([leaves[i] ** 2 if shape else _square_sums(leaves[i]) for i in group]), axis=1)
+        jnp.sum(jnp.stack([twins[i] ** 2 if shape else _square_sums(twins[i]) for i in group]), axis=2)
         for shape, group in together.items()
     ]
     order = [i for group in together.values() for i in group]
-    return jnp.sqrt(jnp.concatenate(squares)[np.argsort(order)])
+    return jnp.sqrt(jnp.concatenate(squares)[np.argsort(order)]).T
 
 
-def _square_sums(x: Float[Array, "..."]) -> Float[Array, " parts"]:
-    """Sums of the squares of equal parts of a tensor, and zeros where it cannot be cut into so many."""
-    parts = math.gcd(x.size, _PARTS)
-    return jnp.pad(jnp.sum(jnp.square(x.reshape(parts, -1)), axis=1), (0, _PARTS - parts))
+def _square_sums(x: Float[Array, "trees ..."]) -> Float[Array, "trees parts"]:
+    """Sums of the squares of equal parts of tensors, and zeros where they cannot be cut into so many."""
+    parts = math.gcd(x[0].size, _PARTS)
+    sums = jnp.sum(jnp.square(x.reshape(len(x), parts, -1)), axis=2)
+    return jnp.pad(sums, ((0, 0), (0, _PARTS - parts)))
 
 
 def clip_by_tensor_norm(clip: Number, floor: Number) -> optax.GradientTransformation:
     """Limit each tensor's gradient norm to `clip` times the tensor's own norm (at least `floor`)."""
 
     def update(grads, state, params=None):
-        limits = clip * jnp.maximum(floor, tensor_norms(params))
-        factors = 1 / jnp.maximum(1.0, tensor_norms(grads) / limits)
+        own, norms = tensor_norms(params, grads)
+        limits = clip * jnp.maximum(floor, own)
+        factors = 1 / jnp.maximum(1.0, norms / limits)
         leaves, structure = jax.tree.flatten(grads)
         return structure.unflatten([factors[i] * g for i, g in enumerate(leaves)]), state
 

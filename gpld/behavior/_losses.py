@@ -8,6 +8,7 @@ from gpld.behavior._policy import PolicyHead
 from gpld.behavior._returns import dream_returns, replay_returns
 from gpld.config import BehaviorConfig
 from gpld.distributions import Policy, TwoHot, bernoulli_mean
+from gpld.nets import of_each
 from gpld.types import Batch
 from gpld.world_model import Dream, TwoHotHead, WorldModel
 
@@ -96,21 +97,22 @@ def dream_losses(
     weight = (jnp.cumprod(discount * cont, axis=0) / discount)[:-1]
     entropy = policy.entropy()
     policy_loss = -weight * (policy.log_prob(action) * advantage + config.entropy * entropy)
-    metrics = {
-        "return/mean": returns.mean(),
-        "return/std": returns.std(),
+    averaged = {
+        "return/mean": returns,
+        "value/mean": mean,
+        "value/slow_mean": slow_value,
+        "advantage/mean": advantage,
+        "entropy/policy": entropy,
+        "dream/reward": reward,
+        "dream/continue": cont,
+        "dream/weight": weight,
+    }
+    spread = {"return/std": returns, "value/std": mean, "advantage/std": advantage}
+    metrics = of_each(jnp.mean, averaged) | of_each(jnp.std, spread)
+    metrics |= {
         "return/low": normalizer.low,
         "return/high": normalizer.high,
         "return/scale": scale,
-        "value/mean": mean.mean(),
-        "value/std": mean.std(),
-        "value/slow_mean": slow_value.mean(),
-        "advantage/mean": advantage.mean(),
-        "advantage/std": advantage.std(),
-        "entropy/policy": entropy.mean(),
-        "dream/reward": reward.mean(),
-        "dream/continue": cont.mean(),
-        "dream/weight": weight.mean(),
     }
     losses = weight * value_loss(config, value, returns, slow_value)
     return DreamLosses(policy_loss, losses, returns, normalizer, metrics)

@@ -11,5 +11,6 @@ from gpld.nets._layers import (
     RMSNorm as RMSNorm,
     add_bias as add_bias,
     cast as cast,
+    of_each as of_each,
     unrolled as unrolled,
 )

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 
 from gpld.config import AgentConfig
 from gpld.distributions import bernoulli_loss, entropy, kl
+from gpld.nets import of_each
 from gpld.types import Batch, Number
 from gpld.world_model._model import WorldModel
 from gpld.world_model._rssm import Observed
@@ -38,17 +39,16 @@ def predict(
     losses["cont"] = bernoulli_loss(cont_logit[..., 0], continue_target(config, batch))
 
     reward_mean = reward.mean()
-    metrics = {
-        "kl": kl(posterior, prior).mean(),
-        "entropy/prior": entropy(prior).mean(),
-        "entropy/posterior": entropy(posterior).mean(),
-        "reward/mean": batch.reward.mean(),
-        "reward/std": batch.reward.std(),
-        "reward/predicted_mean": reward_mean.mean(),
-        "reward/predicted_std": reward_mean.std(),
-        "reward/error": jnp.abs(reward_mean - batch.reward).mean(),
+    averaged = {
+        "kl": kl(posterior, prior),
+        "entropy/prior": entropy(prior),
+        "entropy/posterior": entropy(posterior),
+        "reward/mean": batch.reward,
+        "reward/predicted_mean": reward_mean,
+        "reward/error": jnp.abs(reward_mean - batch.reward),
     }
-    return Prediction(seen, e, losses, metrics)
+    spread = {"reward/std": batch.reward, "reward/predicted_std": reward_mean}
+    return Prediction(seen, e, losses, of_each(jnp.mean, averaged) | of_each(jnp.std, spread))
 
 
 def continue_target(config: AgentConfig, batch: Batch) -> Float[Array, "T B"]:
