@@ -138,3 +138,47 @@ def test_foundations_agree_where_they_can_be_interpreted(tmp_path):
     assert {"xla", "today", "Pallas, Triton, 64x64, 4 warps"} <= set(errors)
     assert max(errors.values()) < 0.01
     assert json.loads((tmp_path / "foundations.json").read_text())["rows"] == rows
+
+
+PROGRAM = """HloModule jit_update, is_scheduled=true
+
+%fused (x: f32[4]) -> f32[4] {
+  ROOT %add.1 = f32[4]{0} add(%x, %x)
+}
+
+%body (state: (s32[], f32[4])) -> (s32[], f32[4]) {
+  %state = (s32[], f32[4]{0}) parameter(0)
+  %inner.1 = f32[4]{0} fusion(%state), kind=kLoop, calls=%fused
+  ROOT %tuple.1 = (s32[], f32[4]{0}) tuple(%inner.1)
+}
+
+ENTRY %main (x: f32[4]) -> f32[4] {
+  %x = f32[4]{0} parameter(0)
+  %empty = f32[9]{0} custom-call(), custom_call_target="AllocateBuffer"
+  %outer.1 = f32[4]{0} fusion(%x), kind=kLoop, calls=%fused
+  %while = (s32[], f32[4]{0}) while(%outer.1), body=%body, backend_config={"known_trip_count":{"n":"25"}}
+  ROOT %product = f32[4]{0} custom-call(%while), custom_call_target="__cublas$gemm"
+}
+"""
+
+
+def test_kernels_of_a_gpu_program_are_counted_as_often_as_they_run():
+    found = scripts.load("benchmarks/gpu_program.py").kernels(PROGRAM)
+    assert [tuple(kernel) for kernel in found] == [
+        ("outer.1", 1, False),
+        ("inner.1", 25, True),
+        ("product", 1, False),
+    ]
+
+
+def test_a_gpu_program_needs_the_compiler_for_gpus(monkeypatch):
+    benchmark = scripts.load("benchmarks/gpu_program.py")
+    for name in ("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "XLA_FLAGS"):
+        monkeypatch.setenv(name, "")
+
+    def missing(*_, **__):
+        raise NotImplementedError("topology not implemented for cuda")
+
+    monkeypatch.setattr(benchmark.topologies, "get_topology_desc", missing)
+    with pytest.raises(SystemExit, match=r"pip install --no-deps jax-cuda12-plugin==\S+ jax-cuda12-pjrt=="):
+        benchmark.main(benchmark.Options())
