@@ -171,6 +171,21 @@ def test_kernels_of_a_gpu_program_are_counted_as_often_as_they_run():
     ]
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"runs": (8, 0)}, "runs: 0 is not allowed; it must be at least 1"),
+        ({"rows": 0}, "rows: 0 is not allowed; it must be at least 1"),
+        ({"estimators": ("prob",)}, "agent.penalty.estimator: 'prob' is not one of probes, vjp, exact"),
+    ],
+)
+def test_wrong_options_of_a_gpu_program_are_named_before_anything_is_compiled(wrong, message):
+    benchmark = scripts.load("benchmarks/gpu_program.py")
+    with pytest.raises(ConfigError) as told:
+        benchmark.main(benchmark.Options(**wrong))
+    assert str(told.value) == message
+
+
 def test_a_gpu_program_needs_the_compiler_for_gpus(monkeypatch):
     benchmark = scripts.load("benchmarks/gpu_program.py")
     for name in ("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "XLA_FLAGS"):

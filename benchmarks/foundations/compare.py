@@ -41,17 +41,6 @@ class Inputs(NamedTuple):
     h: Float[Array, "N D"]
 
 
-class Kept(NamedTuple):
-    """How a kernel that keeps its weights is cut."""
-
-    rows: int
-    columns: int
-    parts: int
-    """Of all rows: each is the work of one group of threads for each block and columns."""
-    warps: int
-    stages: int
-
-
 Outputs = tuple[Float[Array, "N D"], Float[Array, "G N own"]]
 """The next h, as rows and by blocks."""
 
@@ -77,6 +66,19 @@ def today(x: Array, weight: Array, bias: Array, h: Array) -> Outputs:
     return rows, blocks
 
 
+def gates(weight: Array, bias: Array, columns: int) -> tuple[list, list]:
+    """Weights and biases of all three gates for some columns of a block, as kernels are given them."""
+    own = weight.shape[1]
+    steps = own // columns
+    return (
+        [
+            (weight, BlockSpec((None, own, columns), lambda n, g, j, i=i: (g, 0, i * steps + j)))
+            for i in range(3)
+        ],
+        [(bias, BlockSpec((columns,), lambda n, g, j, i=i: ((3 * g + i) * steps + j,))) for i in range(3)],
+    )
+
+
 def pallas_triton(x: Array, weight: Array, bias: Array, h: Array, *, tile: Tile) -> Outputs:
     """One kernel of Pallas through Triton."""
     (blocks, count, own), (rows, columns) = x.shape, tile[:2]
@@ -84,58 +86,56 @@ def pallas_triton(x: Array, weight: Array, bias: Array, h: Array, *, tile: Tile)
 
     def kernel(x, weights, biases, h, out, by_block):
         sums = products(lambda at: x[:, at], weights, tile)
-        gates = (y + b[...][None] for y, b in zip(sums, biases, strict=True))
-        after = follow(*gates, h[...].astype(jnp.float32)).astype(out.dtype)
+        opened = (y + b[...][None] for y, b in zip(sums, biases, strict=True))
+        after = follow(*opened, h[...].astype(jnp.float32)).astype(out.dtype)
         out[...] = after
         by_block[...] = after
 
     row = BlockSpec((rows, columns), lambda n, g, j: (n, g * steps + j))
     block = BlockSpec((None, rows, columns), lambda n, g, j: (g, n, j))
-    part = [
-        (weight, BlockSpec((None, own, columns), lambda n, g, j, i=i: (g, 0, i * steps + j)))
-        for i in range(3)
-    ]
-    shift = [(bias, BlockSpec((columns,), lambda n, g, j, i=i: ((3 * g + i) * steps + j,))) for i in range(3)]
     return call(
         kernel,
         (count // rows, blocks, steps),
-        [(x, BlockSpec((None, rows, own), lambda n, g, j: (g, n, 0))), part, shift, (h, row)],
+        [
+            (x, BlockSpec((None, rows, own), lambda n, g, j: (g, n, 0))),
+            *gates(weight, bias, columns),
+            (h, row),
+        ],
         ((Shape(h.shape, h.dtype), row), (Shape(x.shape, h.dtype), block)),
         tile,
     )
 
 
-def pallas_triton_kept(x: Array, weight: Array, bias: Array, h: Array, *, kept: Kept) -> Outputs:
+def pallas_triton_kept(x: Array, weight: Array, bias: Array, h: Array, *, tile: Tile, parts: int) -> Outputs:
     """One kernel of Pallas through Triton: weights stay, and rows are streamed past."""
-    (blocks, count, own), rows, columns = x.shape, kept.rows, kept.columns
-    steps, part = own // columns, count // kept.parts
+    (blocks, count, own), (rows, columns) = x.shape, tile[:2]
+    steps, part = own // columns, count // parts
 
     def kernel(x, weights, biases, h, out, by_block):
         stay, shifts = [w[...] for w in weights], [b[...][None] for b in biases]
 
-        def tile(i, _):
+        def pass_by(i, _):
             at = pl.ds(i * rows, rows)
             loaded = x[at, :]
-            gates = (dot(loaded, w) + b for w, b in zip(stay, shifts, strict=True))
-            after = follow(*gates, h[at, :].astype(jnp.float32)).astype(out.dtype)
+            opened = (dot(loaded, w) + b for w, b in zip(stay, shifts, strict=True))
+            after = follow(*opened, h[at, :].astype(jnp.float32)).astype(out.dtype)
             out[at, :] = after
             by_block[at, :] = after
 
-        jax.lax.fori_loop(0, part // rows, tile, None)
+        jax.lax.fori_loop(0, part // rows, pass_by, None)
 
     row = BlockSpec((part, columns), lambda n, g, j: (n, g * steps + j))
     block = BlockSpec((None, part, columns), lambda n, g, j: (g, n, j))
-    every = [
-        (weight, BlockSpec((None, own, columns), lambda n, g, j, i=i: (g, 0, i * steps + j)))
-        for i in range(3)
-    ]
-    shift = [(bias, BlockSpec((columns,), lambda n, g, j, i=i: ((3 * g + i) * steps + j,))) for i in range(3)]
     return call(
         kernel,
-        (kept.parts, blocks, steps),
-        [(x, BlockSpec((None, part, own), lambda n, g, j: (g, n, 0))), every, shift, (h, row)],
+        (parts, blocks, steps),
+        [
+            (x, BlockSpec((None, part, own), lambda n, g, j: (g, n, 0))),
+            *gates(weight, bias, columns),
+            (h, row),
+        ],
         ((Shape(h.shape, h.dtype), row), (Shape(x.shape, h.dtype), block)),
-        Tile(rows=rows, columns=columns, warps=kept.warps, stages=kept.stages),
+        tile,
     )
 
 
@@ -198,7 +198,7 @@ def mosaic_gpu(
     )(x, weight, bias, h)
 
 
-def jax_triton_kept(x: Array, weight: Array, bias: Array, h: Array, *, kept: Kept) -> Outputs:
+def jax_triton_kept(x: Array, weight: Array, bias: Array, h: Array, *, tile: Tile, parts: int) -> Outputs:
     """The same as `pallas_triton_kept` in Triton itself."""
     import jax_triton
     import kernel_in_triton
@@ -208,13 +208,13 @@ def jax_triton_kept(x: Array, weight: Array, bias: Array, h: Array, *, kept: Kep
         *(x, weight, bias, h, count, blocks),
         kernel=kernel_in_triton.next_h_kept,
         out_shape=[Shape(h.shape, h.dtype), Shape(x.shape, h.dtype)],
-        grid=(kept.parts, blocks * (own // kept.columns), runs),
-        num_warps=kept.warps,
-        num_stages=kept.stages,
-        ROWS=kept.rows,
-        COLUMNS=kept.columns,
-        TILES=count // kept.parts // kept.rows,
-        STAGES=kept.stages,
+        grid=(parts, blocks * (own // tile.columns), runs),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
+        ROWS=tile.rows,
+        COLUMNS=tile.columns,
+        TILES=count // parts // tile.rows,
+        STAGES=tile.stages,
         OWN=own,
     )
 
@@ -247,10 +247,11 @@ TILES = (
 )
 
 KEPT = (
-    Kept(rows=64, columns=64, parts=1, warps=8, stages=3),
-    Kept(rows=64, columns=64, parts=2, warps=8, stages=2),
-    Kept(rows=64, columns=32, parts=1, warps=4, stages=2),
+    (Tile(rows=64, columns=64, warps=8, stages=3), 1),
+    (Tile(rows=64, columns=64, warps=8, stages=2), 2),
+    (Tile(rows=64, columns=32, warps=4, stages=2), 1),
 )
+"""Tiles of kernels that keep their weights, and how many parts the rows are cut into."""
 
 
 def variants() -> dict[str, Callable[..., Outputs]]:
@@ -260,12 +261,10 @@ def variants() -> dict[str, Callable[..., Outputs]]:
         name = f"{tile.rows}x{tile.columns}, {tile.warps} warps"
         found[f"Pallas, Triton, {name}"] = jax.vmap(partial(pallas_triton, tile=tile))
         found[f"jax-triton, {name}"] = partial(jax_triton, tile=tile)
-    for kept in KEPT:
-        name = (
-            f"kept {kept.rows}x{kept.columns}, {kept.parts} parts, {kept.warps} warps, {kept.stages} stages"
-        )
-        found[f"Pallas, Triton, {name}"] = jax.vmap(partial(pallas_triton_kept, kept=kept))
-        found[f"jax-triton, {name}"] = partial(jax_triton_kept, kept=kept)
+    for tile, parts in KEPT:
+        name = f"kept {tile.rows}x{tile.columns}, {parts} parts, {tile.warps} warps, {tile.stages} stages"
+        found[f"Pallas, Triton, {name}"] = jax.vmap(partial(pallas_triton_kept, tile=tile, parts=parts))
+        found[f"jax-triton, {name}"] = partial(jax_triton_kept, tile=tile, parts=parts)
     for parts in (2, 4, 8):
         found[f"Pallas, Mosaic GPU, {parts} parts"] = jax.vmap(partial(mosaic_gpu, parts=parts))
     return found

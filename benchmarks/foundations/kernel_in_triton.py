@@ -11,6 +11,14 @@ def sigmoid(x):
 
 
 @triton.jit
+def follow(reset, candidate, update, before):
+    """The next h from the gates before their nonlinearities."""
+    candidate = 2.0 * sigmoid(2.0 * sigmoid(reset) * candidate) - 1.0
+    update = sigmoid(update - 1.0)
+    return update * candidate + (1.0 - update) * before
+
+
+@triton.jit
 def next_h(
     x,
     weight,
@@ -47,13 +55,12 @@ def next_h(
         xs += DEPTH
         ws += DEPTH * 3 * OWN
     bs = bias + block * 3 * OWN + c
-    reset = sigmoid(reset + tl.load(bs)[None])
-    candidate = reset * (candidate + tl.load(bs + OWN)[None])
-    candidate = 2.0 * sigmoid(2.0 * candidate) - 1.0
-    update = sigmoid(update + tl.load(bs + 2 * OWN)[None] - 1.0)
+    reset += tl.load(bs)[None]
+    candidate += tl.load(bs + OWN)[None]
+    update += tl.load(bs + 2 * OWN)[None]
     at = (run * count + n)[:, None] * (blocks * OWN) + (g * OWN + c)[None]
     before = tl.load(h + at).to(tl.float32)
-    after = (update * candidate + (1.0 - update) * before).to(rows_out.dtype.element_ty)
+    after = follow(reset, candidate, update, before).to(rows_out.dtype.element_ty)
     tl.store(rows_out + at, after)
     tl.store(blocks_out + (block * count + n)[:, None] * OWN + c[None], after)
 
@@ -95,10 +102,9 @@ def next_h_kept(
         a = tl.load(x + (block * count + n)[:, None] * OWN + k[None])
         at = (run * count + n)[:, None] * (blocks * OWN) + (g * OWN + c)[None]
         before = tl.load(h + at).to(tl.float32)
-        reset = sigmoid(tl.dot(a, w_reset) + b_reset[None])
-        candidate = reset * (tl.dot(a, w_candidate) + b_candidate[None])
-        candidate = 2.0 * sigmoid(2.0 * candidate) - 1.0
-        update = sigmoid(tl.dot(a, w_update) + b_update[None] - 1.0)
-        after = (update * candidate + (1.0 - update) * before).to(rows_out.dtype.element_ty)
+        reset = tl.dot(a, w_reset) + b_reset[None]
+        candidate = tl.dot(a, w_candidate) + b_candidate[None]
+        update = tl.dot(a, w_update) + b_update[None]
+        after = follow(reset, candidate, update, before).to(rows_out.dtype.element_ty)
         tl.store(rows_out + at, after)
         tl.store(blocks_out + (block * count + n)[:, None] * OWN + c[None], after)
