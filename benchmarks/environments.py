@@ -20,11 +20,13 @@ import multiprocessing
 import os
 import platform
 import time
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -37,6 +39,14 @@ from gpld.machine import cores
 
 Rates = dict[str, dict[str, float]]
 """Agent steps per second by task and then by what made them."""
+
+
+class Rate(NamedTuple):
+    """One measurement."""
+
+    task: str
+    by: str
+    agent_steps_per_second: float
 
 
 def steps_per_second(task: str, *, count: int, seconds: float, warmup: int = 20, **options) -> float:
@@ -53,23 +63,21 @@ def steps_per_second(task: str, *, count: int, seconds: float, warmup: int = 20,
     return steps * count / elapsed
 
 
-def from_states(options: argparse.Namespace) -> Rates:
+def from_states(options: argparse.Namespace) -> Iterator[Rate]:
     """Rates of each backend."""
     known = {task.name: task.backends for task in tasks()}
     measure = partial(steps_per_second, count=options.count, seconds=options.seconds, threads=options.threads)
-    return {
-        task: {backend: measure(task, backend=backend) for backend in known[task]}
-        for task in track(options.tasks, "measuring")
-    }
+    for task in track(options.tasks, "measuring"):
+        for backend in known[task]:
+            yield Rate(task, backend, measure(task, backend=backend))
 
 
-def from_pixels(options: argparse.Namespace) -> Rates:
+def from_pixels(options: argparse.Namespace) -> Iterator[Rate]:
     """Rates of each renderer and number of processes."""
     ways = [(renderer, processes) for renderer in renderers() for processes in options.processes]
     if not ways:
         raise SystemExit("neither EGL nor OSMesa works here; `gpld doctor` says what to install")
     measure = partial(steps_per_second, count=options.count, seconds=options.seconds, warmup=3, pixels=True)
-    rates: Rates = {task: {} for task in options.tasks}
     for task in track(options.tasks, "measuring"):
         for renderer, processes in ways:
             # MuJoCo reads MUJOCO_GL once in a process.
@@ -77,20 +85,17 @@ def from_pixels(options: argparse.Namespace) -> Rates:
             spawn = multiprocessing.get_context("spawn")
             with ProcessPoolExecutor(max_workers=1, mp_context=spawn, **settings) as fresh:
                 rate = fresh.submit(measure, task, processes=processes).result()
-            rates[task][f"{renderer} x {processes}"] = rate
-    return rates
+            yield Rate(task, f"{renderer} x {processes}", rate)
 
 
-def from_jax(options: argparse.Namespace) -> Rates:
+def from_jax(options: argparse.Namespace) -> Iterator[Rate]:
     """Rates of environments written in JAX, a program for each step and for 100, and of EnvPool's."""
-    rates: Rates = {}
     if has_envpool():
-        rates["cartpole-swingup, EnvPool"] = {"agent steps/s": fleet_steps_per_second(options)}
+        yield Rate("cartpole-swingup, EnvPool", "agent steps/s", fleet_steps_per_second(options))
     for task in track(options.jax, "measuring"):
         for steps in (1, 100):
             rate = jax_steps_per_second(task, steps, options)
-            rates[f"{task}, {steps} a program"] = {"agent steps/s": rate}
-    return rates
+            yield Rate(f"{task}, {steps} a program", "agent steps/s", rate)
 
 
 def fleet_steps_per_second(options: argparse.Namespace) -> float:
@@ -128,16 +133,16 @@ def jax_steps_per_second(task: str, steps: int, options: argparse.Namespace) -> 
 
 
 def _rate(advance, wait, options: argparse.Namespace) -> float:
-    """Steps of all streams per second, after a warm-up, if the device is looked at every 16th time."""
-    for i in range(20):
+    """Steps of all streams per second, after two calls that compile; every fourth is waited for."""
+    for i in range(2):
         wait(advance(i))
     start = time.perf_counter()
-    for i in count(20):
-        done = advance(i)
-        if i % 16 == 15:
-            wait(done)
-            if (elapsed := time.perf_counter() - start) > options.seconds:
-                return (i - 19) * options.runs * options.count / elapsed
+    for calls in count(4, 4):
+        for i in range(4):
+            done = advance(calls + i)
+        wait(done)
+        if (elapsed := time.perf_counter() - start) > options.seconds:
+            return calls * options.runs * options.count / elapsed
     raise AssertionError("unreachable")
 
 
@@ -186,32 +191,38 @@ def parsed() -> argparse.Namespace:
 
 
 def main() -> None:
-    """Measure, print a table, and write JSON if asked."""
+    """Measure, print a table, and write JSON if asked, after each measurement."""
     options = parsed()
     kind = "jax" if options.jax else "pixels" if options.pixels else ""
-    rates = {"jax": from_jax, "pixels": from_pixels, "": from_states}[kind](options)
+    rates: Rates = {}
+    for rate in {"jax": from_jax, "pixels": from_pixels, "": from_states}[kind](options):
+        rates.setdefault(rate.task, {})[rate.by] = rate.agent_steps_per_second
+        if options.out:
+            name = options.name or "-".join(["environments", *filter(None, [kind])])
+            options.out.mkdir(parents=True, exist_ok=True)
+            text = json.dumps(record(rates, options), indent=2) + "\n"
+            (options.out / f"{name}.json").write_text(text)
     images = ", 64x64 images" if options.pixels else ""
     streams = f"{options.runs} x {options.count}" if options.jax else str(options.count)
     show(rates, f"Agent steps/s{images}, {streams} streams, action repeat 2, {cores()} cores")
-    if options.out:
-        machine = {"processor": platform.processor() or platform.machine(), "cores": cores()}
-        packages = ["mujoco", "dm_control", *(["envpool"] if has_envpool() else [])]
-        if options.jax:
-            machine |= {"device": jax.devices()[0].device_kind}
-            packages += ["jax"]
-        result = {
-            "machine": machine,
-            "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
-            "date": time.strftime("%Y-%m-%d", time.gmtime()),
-            "runs": options.runs if options.jax else 1,
-            "count": options.count,
-            "action_repeat": 2,
-            "agent_steps_per_second": rates,
-        }
-        name = options.name or "-".join(["environments", *filter(None, [kind])])
-        path = options.out / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def record(rates: Rates, options: argparse.Namespace) -> dict:
+    """What is written: the rates, and what they were measured with."""
+    machine = {"processor": platform.processor() or platform.machine(), "cores": cores()}
+    packages = ["mujoco", "dm_control", *(["envpool"] if has_envpool() else [])]
+    if options.jax:
+        machine |= {"device": jax.devices()[0].device_kind}
+        packages += ["jax"]
+    return {
+        "machine": machine,
+        "versions": {"python": platform.python_version()} | {name: version(name) for name in packages},
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "runs": options.runs if options.jax else 1,
+        "count": options.count,
+        "action_repeat": 2,
+        "agent_steps_per_second": rates,
+    }
 
 
 if __name__ == "__main__":
