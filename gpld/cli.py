@@ -353,6 +353,8 @@ def pack(arguments: Sequence[str]) -> int:
 class ProfileOptions(ConfigOptions):
     """Options of `gpld profile`."""
 
+    runs: int = 1
+    """Runs in one program."""
     updates: int = 3
     """Updates to trace."""
     out: Annotated[Path | None, shown("FOLDER", "(default: profiles/TASK)")] = None
@@ -375,9 +377,10 @@ def profile(arguments: Sequence[str]) -> int:
     machine.use_compilation_cache()
     with evaluation.make_env(config, 1) as env:
         spaces = env.spaces
-    found = profiling.profile(config, spaces, out, updates=options.updates)
+    found = profiling.profile(config, spaces, out, runs=options.runs, updates=options.updates)
     _print(profiling.tables(found))
-    print(f"{1000 * found.seconds:,.3f} ms per update, timed without the tracer")
+    of = f" of {options.runs} runs" if options.runs > 1 else ""
+    print(f"{1000 * found.seconds:,.3f} ms per update{of}, timed without the tracer")
     if jax.default_backend() == "gpu":
         print("measured without command buffers, which hide their kernels from the trace (XLA_FLAGS)")
     print(f"trace: {found.trace}; open it at https://ui.perfetto.dev")
@@ -387,7 +390,7 @@ def profile(arguments: Sequence[str]) -> int:
 def parse_profile(arguments: Sequence[str]) -> ProfileOptions:
     """The validated options in the arguments of `gpld profile`."""
     options = _parse_run(ProfileOptions, "profile", str(profile.__doc__), arguments)
-    check_numbers(options, "updates")
+    check_numbers(options, "updates", "runs")
     return options
 
 

@@ -42,25 +42,26 @@ class Profile(NamedTuple):
 
     updates: int
     seconds: float
-    """Time of one update on the clock, without the tracer."""
+    """Time of one update of all runs on the clock, without the tracer."""
     parts: list[Operation]
-    """By the function that `agent.loss` or `agent.update` called, forwards and backwards together."""
+    """By the function that `agent.loss` or `agent.update` called, forwards or backwards, and step by step or not."""
     kinds: list[Operation]
     """By kind of operation, as the compiler names them."""
     trace: Path
 
 
-def profile(config: Config, spaces: Spaces, folder: Path, *, updates: int = 3) -> Profile:
-    """Trace `updates` updates on random data, compiled and warmed up before, into `folder`.
+def profile(config: Config, spaces: Spaces, folder: Path, *, runs: int = 1, updates: int = 3) -> Profile:
+    """Trace updates of `runs` runs in one program on random data, warmed up before, into `folder`.
 
     On GPUs, a trace shows nothing of what runs inside a command buffer: before JAX starts, add
     `--xla_gpu_enable_command_buffer=` to XLA_FLAGS.
     """
-    state = jax.jit(agent.init, static_argnums=(0, 1))(config.agent, spaces, jax.random.key(config.seed))
-    batch = random_batch(config, spaces, jax.random.key(config.seed))
-    update = jax.jit(agent.update, static_argnums=0, donate_argnums=1)
+    keys = jax.random.split(jax.random.key(config.seed), runs)
+    state = jax.jit(jax.vmap(partial(agent.init, config.agent, spaces)))(keys)
+    batch = jax.jit(jax.vmap(partial(random_batch, config, spaces)))(keys)
+    update = jax.jit(jax.vmap(partial(agent.update, config.agent)), donate_argnums=0)
     with _own_source():
-        program = update.lower(config.agent, state, batch).compile()
+        program = update.lower(state, batch).compile()
 
     def run(state: agent.AgentState) -> agent.AgentState:
         for _ in range(updates):
@@ -75,11 +76,16 @@ def profile(config: Config, spaces: Spaces, folder: Path, *, updates: int = 3) -
     options.python_tracer_level = 0
     with jax.profiler.trace(folder, profiler_options=options):
         run(state)
-    events, parts = read_events(folder), source_parts(program.as_text() or "")
+    return read_profile(folder, program.as_text() or "", updates, seconds)
+
+
+def read_profile(folder: Path | str, program: str, updates: int, seconds: float) -> Profile:
+    """The newest trace below a folder, of a program with this text."""
+    events, parts, phases = read_events(folder), source_parts(program), source_phases(program)
     return Profile(
         updates,
         seconds,
-        _grouped(events, lambda name: parts.get(name, ELSEWHERE)),
+        _grouped(events, lambda name: parts.get(name, ELSEWHERE) + phases.get(name, "")),
         _grouped(events, _kind),
         _newest_trace(folder),
     )
@@ -155,6 +161,15 @@ def source_parts(program: str) -> dict[str, str]:
     operations = re.findall(r"^\s*(?:ROOT )?%?([\w.\-]+) = .*stack_frame_id=(\d+)", program, re.M)
     named = {frame: _part(stack(frame)) for frame in {int(frame) for _, frame in operations}}
     return {name: named[int(frame)] for name, frame in operations}
+
+
+def source_phases(program: str) -> dict[str, str]:
+    """Which operations of a compiled program's text are backwards, step by step, or both."""
+    operations = re.findall(r'^\s*(?:ROOT )?%?([\w.\-]+) = .*op_name="([^"]*)"', program, re.M)
+    return {
+        name: ", backwards" * ("transpose(" in path) + ", step by step" * ("/while/" in path)
+        for name, path in operations
+    }
 
 
 def _part(stack: list[tuple[str, str]]) -> str:

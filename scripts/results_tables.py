@@ -122,6 +122,70 @@ def one_update() -> str:
     return table([*header, "GPLD's temporary memory, GiB"], rows, *STATES, *IMAGES)
 
 
+PHASES = {
+    "dreams": r"RSSM\.imagine",
+    "heads on dreams": r"score",
+    "observing, forwards": r"predict, step by step",
+    "observing, backwards": r"predict, backwards, step by step",
+    "world model over all steps": r"(predict|Observed\.read|RSSM\.pack)(, backwards)?$",
+    "penalty": r"penalties",
+    "optimiser": r"update",
+    "returns, noise, metrics and the rest": r"",
+}
+"""Phases of an update, and how their parts in a profile are called; the first that fits counts."""
+
+
+def phases() -> str:
+    """Milliseconds and kernels of each phase of an update, of one run and of eight."""
+    found = {phase: {runs: [0.0, 0.0] for runs in (1, 8)} for phase in PHASES}
+    for row in read("profile")["rows"]:
+        phase = next(name for name, part in PHASES.items() if re.match(part, row["part"]))
+        for i, value in enumerate((row["ms"], row["kernels"])):
+            found[phase][row["runs"]][i] += value
+    sums = {runs: [sum(own[runs][i] for own in found.values()) for i in (0, 1)] for runs in (1, 8)}
+    rows = [
+        [phase, *(cell for runs in (1, 8) for cell in (f"{own[runs][0]:.2f}", f"{own[runs][1]:.0f}"))]
+        for phase, own in (found | {"all": sums}).items()
+    ]
+    header = ["", "one run, ms", "kernels", "each of eight runs, ms", "kernels of all eight"]
+    return table(header, rows, "profile")
+
+
+def before_and_after() -> str:
+    """GPLD's update before and after one change, measured one after the other."""
+    rows = []
+    for name, title in (("update-c05b57f", "before"), ("update-548d7e6", "after")):
+        own = {row["runs"]: row for row in read(name)["rows"]}
+        rows.append([title, *(f"{own[runs]['ms']:.2f} ± {own[runs]['spread'] / 2:.2f}" for runs in (1, 8))])
+    header = ["GPLD, ms per update and run", "one run", "eight runs"]
+    return table(header, rows, "update-c05b57f", "update-548d7e6")
+
+
+def foundations() -> str:
+    """The fastest variant on each foundation, for eight runs and for one."""
+    kinds = {
+        "XLA alone": r"xla",
+        "cuBLAS, then Pallas through Triton (today's)": r"today",
+        "one kernel, Pallas through Triton": r"Pallas, Triton, \d",
+        "one kernel, Triton through jax-triton": r"jax-triton, \d",
+        "the same, weights kept, Pallas": r"Pallas, Triton, kept",
+        "the same, weights kept, jax-triton": r"jax-triton, kept",
+        "one kernel, Pallas through Mosaic GPU": r"Pallas, Mosaic",
+    }
+    measured = {"foundations-alone": "one run, us", "foundations": "eight runs, us"}
+    rows = [
+        [
+            title,
+            *(
+                f"{min(row['us'] for row in read(name)['rows'] if re.match(kind, row['variant'])):.0f}"
+                for name in measured
+            ),
+        ]
+        for title, kind in kinds.items()
+    ]
+    return table(["next h of a dream step", *measured.values()], rows, *measured)
+
+
 def loop(names: dict[str, str]) -> str:
     """The loop of runs by file, and how their machine is called."""
     header = [
@@ -197,6 +261,18 @@ def environments() -> str:
         for backend, title in (("envpool", "EnvPool"), ("dm_control", "dm_control, one process"))
     ]
     return table(["agent steps per second", *there], rows, "environments", "environments-h200")
+
+
+def environments_in_jax() -> str:
+    """Agent steps per second of environments on the device, beside EnvPool's."""
+    data = read("environments-jax")
+    streams = f"{data['runs']} runs of {data['count']} streams"
+    rows = [
+        [name.replace("jax:", ""), f"{rate:,.0f}"]
+        for name, rates in data["agent_steps_per_second"].items()
+        for rate in rates.values()
+    ]
+    return table([f"{streams}, H200", "agent steps per second"], rows, "environments-jax")
 
 
 def drawing() -> str:
@@ -447,9 +523,13 @@ TABLES: dict[str, Callable[[], str]] = {
     "free options": free_options,
     "speed": speed,
     "updates": one_update,
+    "phases": phases,
+    "before and after": before_and_after,
+    "foundations": foundations,
     "loop": lambda: loop({"end_to_end": ", H200, 12M", "end_to_end-cpu": ", two cores, 0.1M"}),
     "start": start,
     "environments": environments,
+    "environments in JAX": environments_in_jax,
     "drawing": drawing,
     "penalty": penalty_short,
     "penalty on a GPU": penalty_gpu,

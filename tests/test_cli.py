@@ -566,30 +566,31 @@ def test_mistakes_in_evaluation(small_run, capsys, arguments, message):
 def test_profile_shows_tables_and_where_the_trace_is(monkeypatch, capsys, tmp_path):
     asked = []
 
-    def profile(config, spaces, folder, *, updates):
-        asked.append((config, spaces, folder, updates))
+    def profile(config, spaces, folder, *, runs, updates):
+        asked.append((config, spaces, folder, runs, updates))
         parts = [Operation("imagine", 8, 0.004), Operation("predict", 4, 0.001)]
         return Profile(updates, 0.0123, parts, parts, folder / "x.trace.json.gz")
 
     monkeypatch.setattr("gpld.profiling.profile", profile)
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=true")
-    arguments = ["--preset", "nano", "cpu", "--updates", "4", "--replay.batch", "3", "--out", str(tmp_path)]
+    arguments = ["--preset", "nano", "cpu", "--runs", "2", "--updates", "4", "--replay.batch", "3", "--out", str(tmp_path)]
     assert cli.main(["profile", "walker-walk", *arguments]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"imagine +│ +2 │ +1.000 │ 80.0%", shown)
-    assert "12.300 ms per update, timed without" in shown
+    assert "12.300 ms per update of 2 runs, timed without" in shown
     assert f"trace: {tmp_path / 'x.trace.json.gz'}" in shown
-    ((config, spaces, folder, updates),) = asked
+    ((config, spaces, folder, runs, updates),) = asked
     nano = with_presets(Config("walker-walk"), ["nano", "cpu"])
     assert config == override(nano, {"replay": {"batch": 3}})
     assert dict(spaces.obs) == {"height": (), "orientations": (14,), "velocity": (9,)}
-    assert (folder, updates) == (tmp_path, 4)
+    assert (folder, runs, updates) == (tmp_path, 2, 4)
     assert os.environ["XLA_FLAGS"] == "--xla_cpu_multi_thread_eigen=true --xla_gpu_enable_command_buffer="
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["--runs", "0"], "runs: 0 is not allowed; it must be at least 1 and at most 1000000"),
         (["--updates", "0"], "updates: 0 is not allowed; it must be at least 1 and at most 1000000"),
         (["--replay.batch", "0"], "replay.batch: 0 is not allowed; it must be at least 1 and at most 65536"),
     ],

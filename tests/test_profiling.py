@@ -122,6 +122,17 @@ def test_a_program_that_does_not_say_has_no_parts():
     assert profiling.source_parts("ENTRY %main {\n  %dot.1 = f32[8] dot(%a, %b)\n}\n") == {}
 
 
+def test_backwards_and_step_by_step_are_told_apart():
+    names = ["jvp()/dot", "transpose(jvp())/dot", "jvp()/while/body/dot", "transpose(jvp())/while/body/dot"]
+    lines = [f'  %dot.{i} = f32[8] dot(%a), metadata={{op_name="{name}"}}' for i, name in enumerate(names)]
+    assert list(profiling.source_phases("\n".join(lines)).values()) == [
+        "",
+        ", backwards",
+        ", step by step",
+        ", backwards, step by step",
+    ]
+
+
 # Some updates
 
 
@@ -144,7 +155,7 @@ def specs(tree):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    return profiling.profile(CONFIG, SPACES, tmp_path_factory.mktemp("trace"), updates=2)
+    return profiling.profile(CONFIG, SPACES, tmp_path_factory.mktemp("trace"), runs=2, updates=2)
 
 
 @pytest.mark.slow
@@ -165,14 +176,15 @@ def test_some_updates_are_profiled(found):
 def test_the_time_goes_to_the_parts_of_the_agent(found):
     parts = {part.name: part.count for part in found.parts}
     assert {
-        "predict",
+        "predict, step by step",
+        "predict, backwards, step by step",
         "penalties",
-        "imagine",
-        "_score_dream",
+        "RSSM.imagine, step by step",
+        "score, backwards",
         "dream_losses",
         "replay_value_loss",
     } <= parts.keys()
-    assert parts["imagine"] > 20
+    assert parts["RSSM.imagine, step by step"] > 20
     assert parts.get(ELSEWHERE, 0) < 0.3 * sum(parts.values())
 
 
