@@ -44,7 +44,7 @@ class Profile(NamedTuple):
     seconds: float
     """Time of one update of all runs on the clock, without the tracer."""
     parts: list[Operation]
-    """By the function that `agent.loss` or `agent.update` called, forwards or backwards, and step by step or not."""
+    """By the function that `agent.loss` or `agent.update` called, its direction, and whether step by step."""
     kinds: list[Operation]
     """By kind of operation, as the compiler names them."""
     trace: Path

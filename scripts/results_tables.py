@@ -27,6 +27,7 @@ RESULTS = ROOT / "results"
 PAGES = (
     "results/README.md",
     "results/recipe.md",
+    "results/kernels.md",
     "results/physics.md",
     "docs/performance.md",
     "docs/environments.md",

@@ -573,7 +573,19 @@ def test_profile_shows_tables_and_where_the_trace_is(monkeypatch, capsys, tmp_pa
 
     monkeypatch.setattr("gpld.profiling.profile", profile)
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=true")
-    arguments = ["--preset", "nano", "cpu", "--runs", "2", "--updates", "4", "--replay.batch", "3", "--out", str(tmp_path)]
+    arguments = [
+        "--preset",
+        "nano",
+        "cpu",
+        "--runs",
+        "2",
+        "--updates",
+        "4",
+        "--replay.batch",
+        "3",
+        "--out",
+        str(tmp_path),
+    ]
     assert cli.main(["profile", "walker-walk", *arguments]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"imagine +│ +2 │ +1.000 │ 80.0%", shown)
@@ -590,7 +602,7 @@ def test_profile_shows_tables_and_where_the_trace_is(monkeypatch, capsys, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--runs", "0"], "runs: 0 is not allowed; it must be at least 1 and at most 1000000"),
+        (["--runs", "0"], "runs: 0 is not allowed; it must be at least 1 and at most 4096"),
         (["--updates", "0"], "updates: 0 is not allowed; it must be at least 1 and at most 1000000"),
         (["--replay.batch", "0"], "replay.batch: 0 is not allowed; it must be at least 1 and at most 65536"),
     ],
