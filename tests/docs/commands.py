@@ -56,6 +56,7 @@ LEFT_OUT = {
     r"gpld study run (?!smoke).+": "takes hours on a GPU; `gpld study run smoke` is the same machinery",
     r"gpld study import .+": "needs a study whose runs are committed; tests/studies/test_tables.py",
     r"gpld study figure .+ --peers .+": "needs runs as long as others' curves; tests/studies/test_show.py",
+    r"python benchmarks/environments.py .*jax:brax.+": "needs Brax; tests/test_benchmarks.py has another",
     r"python examples/onnx_dm_control.py .+": "needs an exported agent; tests/deploy/test_export.py has one",
     r"gpld cost.*": "compiles ten programs, which takes minutes; tests/analysis/test_cost.py calls it",
     r"PYTHONPATH=\. gpld train (gym|jax):springs:.+": "needs the reader's module; tests/envs has some",
