@@ -23,7 +23,7 @@ class MemoryEstimate:
     """Bytes of a run's parts. All but the activations are exact."""
 
     parameters: int
-    """Trained parameters, the slow value, and the copy that an evaluation plays with."""
+    """Trained parameters and the slow value."""
     optimizer: int
     """Running averages of the optimiser."""
     gradients: int
@@ -32,13 +32,15 @@ class MemoryEstimate:
     """Everything else that lives during an update; a rough figure."""
     replay: int
     """The replay, on the device or in host memory."""
+    played: int = 0
+    """The copy of the parameters that an evaluation plays with."""
     evaluation: int = 0
     """Environments of an evaluation, in host memory; a rough figure."""
 
     @property
     def training(self) -> int:
         """What must fit on the device wherever the replay is."""
-        return self.parameters + self.optimizer + self.gradients + self.activations
+        return self.parameters + self.optimizer + self.gradients + self.activations + self.played
 
     def __str__(self) -> str:
         parts = [(field.name, getattr(self, field.name)) for field in fields(self)]
@@ -51,13 +53,14 @@ def memory_estimate(config: Config, spaces: Spaces) -> MemoryEstimate:
     state = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0))
     parameters = _nbytes(state.model)
     return MemoryEstimate(
-        parameters=parameters * (2 if config.eval.every else 1) + _nbytes(state.slow_value),
+        parameters=parameters + _nbytes(state.slow_value),
         optimizer=_nbytes(state.optimizer),
         gradients=2 * parameters,
         activations=_activations(config)
         + _image_activations(config, spaces)
         + _product_activations(config, state.model.world.dynamics),
         replay=_nbytes(jax.eval_shape(partial(replay.for_run, config, spaces))),
+        played=parameters if config.eval.every else 0,
         evaluation=ENVIRONMENT * config.eval.episodes if config.eval.every else 0,
     )
 

@@ -72,8 +72,9 @@ def estimate(plan: Plan, taken: Mapping[str, str] | None = None) -> CostEstimate
         seconds += count * per_run * update_ms(config, needed.gradients // 8, count if trained else 1) / 1000
         if trained:
             model = needed.parameters + needed.optimizer
-            # A checkpoint is written before the oldest is removed.
-            largest = max(largest, count * (config.checkpoint.keep + 1) * (model + needed.replay))
+            # A checkpoint is written before the oldest is removed, and keeps an evaluation under way.
+            most = model + needed.played + needed.replay
+            largest = max(largest, count * (config.checkpoint.keep + 1) * most)
             checkpoint = model + (needed.replay if plan.study.keep_replay else 0)
             every = config.checkpoint.milestones
             milestones = config.agent_steps // every if every else 0
