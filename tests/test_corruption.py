@@ -18,6 +18,7 @@ import pytest
 from gpld import results
 from gpld.analysis import quality, rollouts, sensitivity
 from gpld.config import Config, ConfigError
+from gpld.display.progress import Progress
 from gpld.envs import EnvironmentFailure
 from gpld.files import DamagedFile
 from gpld.studies import write_report
@@ -177,8 +178,8 @@ def harmless(value, path, way, whole):
     return way == "missing" and path.name in OPTIONAL and (not less or path.name == "run.json")
 
 
-class _Quiet:
-    """In the place of a display."""
+class _Quiet(Progress):
+    """Shows nothing."""
 
     def __init__(self, *_, **__):
         self.update = self.message = lambda *_, **__: None
