@@ -108,6 +108,19 @@ def use_compilation_cache() -> None:
         jax.config.update(least, 0.0)
 
 
+def forget_programs(most: int = 20_000) -> None:
+    """Let JAX forget what it has compiled, if more than `most` pieces of memory are mapped.
+
+    On a CPU a program takes thousands of them. Linux allows a process 65,530, beyond which JAX dies while it
+    compiles, or hangs.
+    """
+    import jax
+
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > most:
+        jax.clear_caches()
+
+
 def _group_limits(root: Path, membership: Path = Path("/proc/self/cgroup")) -> list[Memory]:
     """Memory limits of the control groups (version 2) this process is in, innermost first."""
     lines = membership.read_text().splitlines() if membership.exists() else []

@@ -32,18 +32,11 @@ def pytest_runtest_setup(item):
 
 @pytest.fixture(autouse=True, scope="module")
 def few_programs():
-    """Forget compiled programs before they are too many, or too large: each is mapped several times.
+    """Forget compiled programs before they are too many."""
+    from gpld import machine  # not earlier: it is imported so that annotations are checked
 
-    Linux gives a process 65,530 mappings, and beyond them JAX dies where it loads a program. All slow tests
-    together have hung in a process of 10 GB.
-    """
     yield
-    maps, pages = Path("/proc/self/maps"), Path("/proc/self/statm")
-    if not maps.exists():
-        return
-    resident = int(pages.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    if maps.read_bytes().count(b"\n") > 20_000 or resident > 4 * 2**30:
-        jax.clear_caches()
+    machine.forget_programs()
 
 
 @pytest.fixture(scope="module")

@@ -84,6 +84,22 @@ def test_a_process_that_is_gone_is_told_of(what, status, said):
     assert (done.returncode, done.stderr) == (status, said)
 
 
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+def test_programs_are_forgotten_if_much_is_mapped():
+    traced = []
+
+    @jax.jit
+    def program(x):
+        traced.append(x)
+        return x
+
+    for most in (10**9, 0, 10**9):
+        program(1.0)
+        machine.forget_programs(most)
+    program(1.0)
+    assert len(traced) == 2
+
+
 def test_a_process_that_leaves_gpus_computes_on_the_cpu():
     """Asked for a platform that is not there, JAX would fail; once GPUs are left, it does not look."""
     script = "from gpld import machine; machine.leave_gpus(); import jax; print(jax.default_backend())"

@@ -160,6 +160,7 @@ def _train_group(
     if interrupted() is not None:  # while another group was trained
         stopped = [Result(m.folder, newest(m), finished=False, signal=interrupted()) for m in group.members]
         return {result.folder: result for result in stopped}
+    machine.forget_programs()  # of earlier runs
     # Shared by this group, which may be of baselines alone: then nothing is compiled that they do not need.
     with Training(group, population.shared(group.members), task=task, devices=devices) as training:
         # Not earlier: options that a run could not start with must not bind the next attempt.
