@@ -20,6 +20,7 @@ from gpld import config as options
 from gpld.config import Config, ConfigError
 from gpld.envs import _process
 from gpld.machine import interruptible
+from gpld.population import Member
 from gpld.training import (
     CheckpointError,
     TrainingStopped,
@@ -29,6 +30,7 @@ from gpld.training import (
     loop,
     saved,
     train,
+    train_all,
 )
 from gpld.training.checkpoints import Checkpoints, _files
 from tests.training import helpers
@@ -288,6 +290,20 @@ def test_a_signal_saves_and_the_same_call_goes_on(straight, tmp_path, number):
     assert [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM)] == handlers
     assert train(pole(), tmp_path, task=Pole).finished
     straight.assert_same(tmp_path)
+
+
+@pytest.mark.parametrize(("until", "said"), [(300, signal.SIGTERM), (None, None)], ids=["there", "done"])
+def test_a_signal_during_the_last_save_is_heard_if_there_is_more_to_do(tmp_path, monkeypatch, until, said):
+    def save(training):
+        signal.raise_signal(signal.SIGTERM)
+        saved_now(training)
+
+    saved_now = loop.Training.save
+    monkeypatch.setattr(loop.Training, "save", save)
+    config = pole(env_steps=600, replay={"train_ratio": 0.001})
+    (result,) = train_all([Member(config, tmp_path)], task=Pole, until=until)
+    assert result.env_steps >= (until or 600)
+    assert (result.finished, result.signal) == (until is None, said)
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
