@@ -181,7 +181,7 @@ def _train_group(
             reached = f"{training.env_steps:,} env steps"
             training.progress.message(f"interrupted at {reached}; the same command resumes")
         training.save()
-        # Also one that came too late to stop it short of `until`: whoever would go on from there must hear it.
+        # Also one that came too late to stop it before `until`: whoever would go on from there must hear it.
         why = None if training.finished else stop or interrupted()
         return {m.folder: Result(m.folder, training.env_steps, training.finished, why) for m in group.members}
 
