@@ -173,18 +173,14 @@ def foundations() -> str:
         "the same, weights kept, jax-triton": r"jax-triton, kept",
         "one kernel, Pallas through Mosaic GPU": r"Pallas, Mosaic",
     }
-    measured = {"foundations-alone": "one run, us", "foundations": "eight runs, us"}
-    rows = [
-        [
-            title,
-            *(
-                f"{min(row['us'] for row in read(name)['rows'] if re.match(kind, row['variant'])):.0f}"
-                for name in measured
-            ),
-        ]
-        for title, kind in kinds.items()
-    ]
-    return table(["next h of a dream step", *measured.values()], rows, *measured)
+    sources = ("foundations-alone", "foundations")
+    timed = [read(name)["rows"] for name in sources]
+
+    def fastest(kind: str, rows: list[dict[str, Any]]) -> str:
+        return f"{min(row['us'] for row in rows if re.match(kind, row['variant'])):.0f}"
+
+    rows = [[title, *(fastest(kind, own) for own in timed)] for title, kind in kinds.items()]
+    return table(["next h of a dream step", "one run, us", "eight runs, us"], rows, *sources)
 
 
 def loop(names: dict[str, str]) -> str:

@@ -573,19 +573,8 @@ def test_profile_shows_tables_and_where_the_trace_is(monkeypatch, capsys, tmp_pa
 
     monkeypatch.setattr("gpld.profiling.profile", profile)
     monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=true")
-    arguments = [
-        "--preset",
-        "nano",
-        "cpu",
-        "--runs",
-        "2",
-        "--updates",
-        "4",
-        "--replay.batch",
-        "3",
-        "--out",
-        str(tmp_path),
-    ]
+    options = "--preset nano cpu --runs 2 --updates 4 --replay.batch 3 --out"
+    arguments = [*options.split(), str(tmp_path)]
     assert cli.main(["profile", "walker-walk", *arguments]) == 0
     shown = capsys.readouterr().out
     assert re.search(r"imagine +│ +2 │ +1.000 │ 80.0%", shown)
