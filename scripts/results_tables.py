@@ -183,6 +183,25 @@ def foundations() -> str:
     return table(["next h of a dream step", "one run, us", "eight runs, us"], rows, *sources)
 
 
+def dreams() -> str:
+    """Dreams with fewer kernels, each kind in its fastest tiling."""
+    kinds = {
+        "today's 16 kernels a step": r"today",
+        "the recurrence in two kernels": r"recurrence",
+        "what is within a row in one kernel": r"chain",
+        "both": r"both",
+    }
+    timed = read("dreams")["rows"]
+
+    def fastest(kind: str, runs: int) -> str:
+        own = [row for row in timed if row["runs"] == runs and re.match(kind, row["candidate"])]
+        best = min(own, key=lambda row: row["ms"])
+        return f"{best['ms']:.2f} ± {best['spread'] / 2:.2f}"
+
+    rows = [[title, *(fastest(kind, runs) for runs in (1, 8))] for title, kind in kinds.items()]
+    return table(["dreams alone, ms per update and run", "one run", "eight runs"], rows, "dreams")
+
+
 def loop(names: dict[str, str]) -> str:
     """The loop of runs by file, and how their machine is called."""
     header = [
@@ -523,6 +542,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "phases": phases,
     "before and after": before_and_after,
     "foundations": foundations,
+    "dreams": dreams,
     "loop": lambda: loop({"end_to_end": ", H200, 12M", "end_to_end-cpu": ", two cores, 0.1M"}),
     "start": start,
     "environments": environments,

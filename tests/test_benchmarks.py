@@ -1,14 +1,19 @@
 """Smoke tests of the benchmarks, on made-up measurements: they run, and write what they found."""
 
+import dataclasses
 import json
+from functools import partial
 from types import SimpleNamespace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from gpld.config import Config, ConfigError
+from gpld.config import Config, ConfigError, ReplayConfig
+from gpld.world_model import RSSM
 from tests import scripts
+from tests.fused.helpers import CONFIG, assert_same, noisy
 
 
 def written(path):
@@ -138,6 +143,21 @@ def test_foundations_agree_where_they_can_be_interpreted(tmp_path):
     assert {"xla", "today", "Pallas, Triton, 64x64, 4 warps"} <= set(errors)
     assert max(errors.values()) < 0.01
     assert json.loads((tmp_path / "foundations.json").read_text())["rows"] == rows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["today", "recurrence", "chain", "both, stored"])
+def test_candidates_for_dreams_dream_the_same(name):
+    dreams = scripts.load("benchmarks/dreams.py")
+    agent = dataclasses.replace(CONFIG, compute="float32")
+    config = Config(task="walker-walk", agent=agent, replay=ReplayConfig(batch=16, length=2))
+    keys = jax.random.split(jax.random.key(0), 2)
+    rssm, policy, *others = jax.vmap(partial(dreams.random_inputs, config))(keys)
+    inputs = (*noisy((rssm, policy), jax.random.key(1)), *others)
+    expected = jax.jit(jax.vmap(RSSM.imagine))(*inputs)
+    found = jax.jit(jax.vmap(partial(dreams.CANDIDATES[name], unroll=1)))(*inputs)
+    np.testing.assert_array_equal(found.z, expected.z)
+    assert_same((found.h, found.action), (expected.h, expected.action))
 
 
 PROGRAM = """HloModule jit_update, is_scheduled=true
