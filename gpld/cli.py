@@ -1,8 +1,8 @@
 """The `gpld` command: a small function for each subcommand, found in `COMMANDS`.
 
 Exit statuses: 0 if all went well; 1 if a run failed; 2 for a mistake in the options; 128 plus the number of a
-signal if one ended a run, which was saved: 130 for Ctrl-C, 143 for SIGTERM. So `gpld train ... && gpld eval
-...` in a script does not evaluate half a run, and a batch system knows what to start again.
+signal if one ended it, after runs were saved: 130 for Ctrl-C, 143 for SIGTERM. So `gpld train ... && gpld
+eval ...` in a script does not evaluate half a run, and a batch system knows what to start again.
 """
 
 import argparse
@@ -10,8 +10,10 @@ import dataclasses
 import os
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -187,7 +189,6 @@ def train(arguments: Sequence[str]) -> int:
 
         jax.distributed.initialize(address, count, index)
     options = fit_device(options, arguments)
-    from gpld.display import summary
     from gpld.training import train_all
 
     for reason in filter(None, (learns_nothing(options.config), evaluated_once(options.config))):
@@ -195,10 +196,10 @@ def train(arguments: Sequence[str]) -> int:
     members = options.members if alone else options.members[index::count]
     if members and not _accepts_duration(members, options.yes):
         return 1
-    with machine.report_death(f"gpld train: {DEATH}; the same command resumes from the last checkpoint"):
+    with _resumable(arguments):
         results = train_all(members, devices=options.devices) if members else []
     if unfinished := [result for result in results if not result.finished]:
-        print(f"resume with: {summary.program('gpld')} train {shlex.join(arguments)}")
+        _print_resume(arguments)
         return 128 + (unfinished[0].signal or 0)
     if members and not (alone and index):
         _summarize(members, alone, arguments)
@@ -215,16 +216,34 @@ def _train_sweep(options: TrainOptions, arguments: Sequence[str]) -> int:
     print(f"{len(settings)} settings, {len(members)} runs, {len(population.programs(members))} programs")
     if not _accepts_duration(members, options.yes):
         return 1
-    with machine.report_death(f"gpld train: {DEATH}; the same command resumes from the last checkpoint"):
+    with _resumable(arguments):
         results = training.run(options.config, options.definition, out, devices=options.devices)
     if signals := [result.signal for result in results if result.signal]:
-        print(f"resume with: {summary.program('gpld')} train {shlex.join(arguments)}")
+        _print_resume(arguments)
         return 128 + signals[0]
     for table in show.tables(out):
         print(f"\n{tables.render(table, 'terminal')}")
     print("\n".join(map(str, show.save(out))))
     print(f"on one page: {summary.program('gpld')} report {shlex.quote(str(out))}")
     return 0
+
+
+@contextmanager
+def _resumable(arguments: Sequence[str]) -> Iterator[None]:
+    """Say how to resume `gpld train` if the process dies in training, or a signal ends it between runs."""
+    death = f"gpld train: {DEATH}; the same command resumes from the last checkpoint"
+    try:
+        with machine.report_death(death), machine.sigterm_raises(SystemExit(128 + signal.SIGTERM)):
+            yield
+    except (KeyboardInterrupt, SystemExit):
+        _print_resume(arguments)
+        raise
+
+
+def _print_resume(arguments: Sequence[str]) -> None:
+    from gpld.display import summary
+
+    print(f"resume with: {summary.program('gpld')} train {shlex.join(arguments)}")
 
 
 def _check_sweep(options: TrainOptions, arguments: Sequence[str]) -> None:

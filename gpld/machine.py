@@ -163,16 +163,26 @@ def report_death(message: str) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], int | None]]:
-    """Catch Ctrl-C and SIGTERM: a function that returns which of them came. A second Ctrl-C is not caught."""
+    """Catch Ctrl-C and SIGTERM: a function that returns which of them came. A second Ctrl-C is not caught.
+
+    Whoever is told of a signal must stop. One that nobody was told of is raised again when the block ends.
+    """
     received: list[int] = []
+    told = False
+
+    def interrupted() -> int | None:
+        nonlocal told
+        number = received[0] if received else None
+        told = told or number is not None
+        return number
 
     def note(number: int, _: Any) -> None:
         received.append(number)
         if number == signal.SIGINT:  # batch systems send SIGTERM to every process they find, some twice
             signal.signal(number, signal.SIG_DFL)
 
-    if threading.current_thread() is not threading.main_thread():  # Python handles signals only there
-        yield lambda: None
+    if not _handles_signals():
+        yield interrupted
         return
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     reader, writer = os.pipe()
@@ -180,12 +190,36 @@ def interruptible() -> Iterator[Callable[[], int | None]]:
     wakeup = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     threading.Thread(target=_acknowledge, args=(reader,), daemon=True).start()
     try:
-        yield lambda: received[0] if received else None
+        yield interrupted
     finally:
         signal.set_wakeup_fd(wakeup)
         os.close(writer)
         for number, handler in before.items():
             signal.signal(number, handler)
+        if received and not told:
+            signal.raise_signal(received[0])
+
+
+@contextmanager
+def sigterm_raises(error: BaseException) -> Iterator[None]:
+    """Raise `error` at the first SIGTERM in the block: batch systems send some twice."""
+
+    def interrupt(number: int, _: Any) -> None:
+        signal.signal(number, lambda *_: None)  # not SIG_IGN, which children would inherit
+        raise error
+
+    if not _handles_signals():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _handles_signals() -> bool:
+    return threading.current_thread() is threading.main_thread()  # Python lets no other
 
 
 def _acknowledge(signals: int) -> None:

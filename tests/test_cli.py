@@ -10,7 +10,7 @@ from shlex import split
 import pytest
 
 import gpld
-from gpld import cli
+from gpld import cli, machine
 from gpld.config import (
     OTHER_NAMES,
     Config,
@@ -515,6 +515,35 @@ def test_an_interrupted_run_has_the_signals_status_and_says_how_to_go_on(
     assert line.startswith("resume with: ")
     program, command, *rest = split(line.removeprefix("resume with: "))
     assert (os.path.basename(program), command, rest) == ("gpld", "train", arguments)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("module", ["training", "sweeps.training"])
+def test_a_signal_that_a_run_did_not_need_ends_the_command(
+    monkeypatch, capsys, tmp_path, number, status, module
+):
+    """Also a sweep, whose next program must not begin."""
+    trained = []
+
+    def train_all(members, **_):
+        with machine.interruptible():
+            os.kill(os.getpid(), number)
+            trained.append(len(members))
+        return [Result(member.folder, 100, finished=True) for member in members]
+
+    monkeypatch.setattr(f"gpld.{module}.train_all", train_all)
+    sweep = ["--sweep", "eval.episodes=1,2"] if module == "sweeps.training" else []
+    arguments = ["walker-walk", "--preset", "nano", "cpu", "--out", str(tmp_path / "my run"), *sweep]
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ended = cli.main(["train", *arguments])
+    except SystemExit as error:
+        ended = error.code
+    assert ended == status
+    assert trained == [1]
+    *_, line = capsys.readouterr().out.splitlines()
+    assert split(line.removeprefix("resume with: "))[2:] == arguments
+    assert signal.getsignal(signal.SIGTERM) is handler
 
 
 @pytest.mark.parametrize(

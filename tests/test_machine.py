@@ -2,13 +2,14 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import jax
 import pytest
 
 from gpld import machine
-from gpld.machine import Memory
+from gpld.machine import Memory, interruptible, sigterm_raises
 
 
 def test_cores_are_those_of_this_process():
@@ -132,3 +133,57 @@ def test_ctrl_c_is_answered_while_python_cannot_and_the_second_one_ends():
         assert process.stderr.readline() == "stopping after this step; Ctrl-C again to quit now\n"
         process.send_signal(signal.SIGINT)
         assert process.wait() in (128 + signal.SIGINT, -signal.SIGINT)
+
+
+@pytest.fixture
+def handled():
+    """Signals that reached the handler which this process had before."""
+    numbers = []
+    before = {n: signal.signal(n, lambda n, _: numbers.append(n)) for n in (signal.SIGINT, signal.SIGTERM)}
+    yield numbers
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_that_nobody_was_told_of_is_passed_on(handled, number):
+    with interruptible() as outer:
+        with interruptible() as inner:
+            assert inner() is None
+            os.kill(os.getpid(), number)
+        assert outer() == number
+    assert handled == []  # since one was told of it
+    with suppress(ZeroDivisionError), interruptible():
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)
+        assert handled == []
+        raise ZeroDivisionError
+    assert handled == [signal.SIGTERM]  # once, and the first
+
+
+def test_the_first_sigterm_raises_and_the_second_does_not_disturb_what_is_done_then(handled):
+    done = []
+
+    def work():
+        try:
+            with interruptible():
+                os.kill(os.getpid(), signal.SIGTERM)
+            done.append("more")
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("saved")
+
+    with pytest.raises(ZeroDivisionError), sigterm_raises(ZeroDivisionError()):
+        work()
+    assert done == ["saved"]
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert handled == [signal.SIGTERM]
+
+
+def test_a_child_that_is_started_after_a_sigterm_heeds_its_own():
+    """A study that is stopped may just have started a worker."""
+    with sigterm_raises(ZeroDivisionError()):
+        with suppress(ZeroDivisionError):
+            os.kill(os.getpid(), signal.SIGTERM)
+        child = subprocess.run(["sh", "-c", "kill -TERM $$"], check=False)
+    assert child.returncode == -signal.SIGTERM

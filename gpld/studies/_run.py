@@ -1,10 +1,8 @@
 """Running a study, or what is left of it, on this machine, Slurm or Ray."""
 
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal, Protocol, runtime_checkable
@@ -12,7 +10,7 @@ from typing import Annotated, Literal, Protocol, runtime_checkable
 from rich.console import Console
 from rich.live import Live
 
-from gpld import results
+from gpld import machine, results
 from gpld.config import ConfigError
 from gpld.display.options import shown
 from gpld.studies import _plan, _reuse, _state, _status
@@ -80,7 +78,7 @@ def run(study: Study, folder: Path | None = None, options: RunOptions | None = N
     if left:
         own = getattr(options, options.on)
         runner: Runner = RUNNERS[options.on](folder, left, own, retries=options.retries)
-        with _sigterm_as_interrupt():
+        with machine.sigterm_raises(KeyboardInterrupt()):
             try:
                 if options.wait or not runner.outlives:
                     _watch(folder, plan, runner)
@@ -129,17 +127,3 @@ def _watch(folder: Path, plan: Plan, runner: Runner) -> None:
             if endings.keys() >= pending:
                 return
             time.sleep(1.0)
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Stop on SIGTERM as on Ctrl-C."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -22,7 +22,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from gpld import config as options, files, results, training
+from gpld import config as options, files, machine, results, training
 from gpld.analysis import quality, rollouts, sensitivity
 from gpld.config import ConfigError
 from gpld.population import Member
@@ -208,19 +208,15 @@ def main(arguments: Sequence[str]) -> int:
     """Run a worker."""
     _stop_with_parent()
     folder = Path(arguments[0])
-    plan = read_plan(folder)
-    group = plan.group(arguments[1])
-    with _exclusive(folder, group.name):
-        return work(folder, group, plan)
+    try:
+        with machine.sigterm_raises(Interrupted(signal.SIGTERM)):  # but in training, which saves first
+            plan = read_plan(folder)
+            group = plan.group(arguments[1])
+            with _exclusive(folder, group.name):
+                return work(folder, group, plan)
+    except Interrupted as interrupted:
+        return 128 + interrupted.number
 
 
 if __name__ == "__main__":
-
-    def interrupt(number: int, _: object) -> None:
-        raise Interrupted(number)
-
-    signal.signal(signal.SIGTERM, interrupt)  # training handles signals itself
-    try:
-        sys.exit(main(sys.argv[1:]))
-    except Interrupted as interrupted:
-        sys.exit(128 + interrupted.number)
+    sys.exit(main(sys.argv[1:]))

@@ -81,8 +81,9 @@ class Result(NamedTuple):
 def train(config: Config, folder: str | Path, *, task: EnvFactory | None = None, devices: int = 0) -> Result:
     """Train, or resume the run in `folder`. `task` makes Gymnasium environments of your own.
 
-    Ctrl-C and SIGTERM let it save and return. A second Ctrl-C ends the process at once. With `devices`, so
-    many of JAX's devices share every batch.
+    Ctrl-C and SIGTERM let it save and return. If one comes too late to stop it, the run is finished, and then
+    the signal is raised again. A second Ctrl-C ends the process at once. With `devices`, so many of JAX's
+    devices share every batch.
     """
     return train_all([Member(config, Path(folder))], task=task, devices=devices)[0]
 
@@ -171,6 +172,8 @@ def _train_group(
         stop = None
         while not training.reached(until) and stop is None:
             training.advance()
+            if training.reached(until):
+                break  # a signal that it does not need is left to its caller
             if jax.process_count() == 1:
                 stop = interrupted()
             elif training.iterations % 100 == 0:  # rarely: processes wait for each other to agree

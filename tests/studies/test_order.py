@@ -1,10 +1,12 @@
 """What a worker does after training, in which order, and that nothing is done twice if it is killed."""
 
+import os
+import signal
 import sys
 
 import pytest
 
-from gpld import results, studies, training
+from gpld import machine, results, studies, training
 from gpld.analysis import rollouts
 from gpld.config import ConfigError
 from gpld.studies import _show, _state, _worker
@@ -89,6 +91,35 @@ def test_a_worker_killed_between_measurements_repeats_none(tmp_path, worked, sto
     ]
     for name in ("sensitivity", "quality"):
         assert [call[1] for call in worked if call[0] == name] == [600] * 4 + [1200] * 4 + [400] * 4
+
+
+@pytest.mark.parametrize("error", [None, OSError("disk full")], ids=["finished", "failed"])
+def test_a_worker_stops_at_a_signal_that_its_training_did_not_need(tmp_path, worked, monkeypatch, error):
+    plan = plan_of(env_steps=[600, 1200])
+    plan.write(tmp_path)
+    group = next(group for group in plan.groups if len(group.runs) == 4)
+    train, left = training.train_all, [error]
+
+    def late(members):
+        with machine.interruptible():
+            ended = train(members)
+            if left:
+                os.kill(os.getpid(), signal.SIGTERM)
+                if error := left.pop():
+                    raise error
+            return ended
+
+    monkeypatch.setattr(training, "train_all", late)
+    monkeypatch.setattr(_worker, "_stop_with_parent", lambda: None)
+    assert _worker.main([str(tmp_path), group.name]) == 143
+    assert worked == [("train", 4, 600)]
+    assert _state.read_group(tmp_path, group).kind == "interrupted"
+    assert _worker.main([str(tmp_path), group.name]) == 0
+    assert [call for call in worked if call[0] in ("train", "score")] == [
+        ("train", 4, 600),
+        *((what, 4, steps) for steps in (600, 1200) for what in ("train", "score")),
+    ]
+    assert all(_state.is_done(tmp_path, plan, run) for run in group.runs)
 
 
 def test_one_run_that_cannot_be_scored_does_not_end_the_others(tmp_path, worked, monkeypatch):

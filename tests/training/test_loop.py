@@ -292,18 +292,54 @@ def test_a_signal_saves_and_the_same_call_goes_on(straight, tmp_path, number):
     straight.assert_same(tmp_path)
 
 
-@pytest.mark.parametrize(("until", "said"), [(300, signal.SIGTERM), (None, None)], ids=["there", "done"])
-def test_a_signal_during_the_last_save_is_heard_if_there_is_more_to_do(tmp_path, monkeypatch, until, said):
-    def save(training):
-        signal.raise_signal(signal.SIGTERM)
-        saved_now(training)
+def finishes_at_a_signal(folder, until=None):
+    """Train a short run, at whose end a SIGTERM comes; the result, and what the caller was told."""
+    told = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: told.append((number, newest_checkpoint(folder))))
+    try:
+        # No evaluation, which a signal would end.
+        config = pole(env_steps=600, replay={"train_ratio": 0.001}, eval={"every": 0})
+        (result,) = train_all([Member(config, folder)], task=Pole, until=until)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    return result, told
 
-    saved_now = loop.Training.save
-    monkeypatch.setattr(loop.Training, "save", save)
-    config = pole(env_steps=600, replay={"train_ratio": 0.001})
-    (result,) = train_all([Member(config, tmp_path)], task=Pole, until=until)
-    assert result.env_steps >= (until or 600)
-    assert (result.finished, result.signal) == (until is None, said)
+
+@pytest.mark.parametrize("name", ["advance", "save", "__exit__"])
+def test_a_signal_that_comes_too_late_is_left_to_the_caller_of_a_finished_run(tmp_path, monkeypatch, name):
+    def late(training, *given):
+        done(training, *given)
+        if training.reached():
+            signal.raise_signal(signal.SIGTERM)
+
+    done = getattr(loop.Training, name)
+    monkeypatch.setattr(loop.Training, name, late)
+    result, told = finishes_at_a_signal(tmp_path)
+    assert result == (tmp_path, 600, True, None)
+    assert told == [(signal.SIGTERM, 600)]  # when everything was saved
+
+
+def test_a_signal_is_left_to_the_caller_if_nothing_is_to_be_trained(tmp_path, monkeypatch):
+    finishes_at_a_signal(tmp_path)
+    monkeypatch.setattr(loop, "_announce", lambda _: signal.raise_signal(signal.SIGTERM))
+    result, told = finishes_at_a_signal(tmp_path)
+    assert result == (tmp_path, 600, True, None)
+    assert told == [(signal.SIGTERM, 600)]
+
+
+@pytest.mark.parametrize("name", ["advance", "save"])
+def test_a_signal_that_comes_too_late_to_stop_before_until_is_in_the_result(tmp_path, monkeypatch, name):
+    def late(training):
+        done(training)
+        if training.reached(300):
+            signal.raise_signal(signal.SIGTERM)
+
+    done = getattr(loop.Training, name)
+    monkeypatch.setattr(loop.Training, name, late)
+    result, told = finishes_at_a_signal(tmp_path, until=300)
+    assert 300 <= result.env_steps < 600
+    assert (result.finished, result.signal) == (False, signal.SIGTERM)
+    assert told == []
 
 
 @pytest.mark.parametrize("which", [0, -1], ids=["first", "last"])
