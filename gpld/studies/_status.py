@@ -8,6 +8,7 @@ from rich.text import Text
 
 from gpld.studies._plan import Plan
 from gpld.studies._state import RunState
+from gpld.training.duration import in_words
 
 KINDS = {"done": "green", "running": "cyan", "failed": "red", "interrupted": "yellow", "waiting": ""}
 """Kinds of states in the order in which they are shown, and their colours."""
@@ -32,7 +33,7 @@ def status_table(plan: Plan, states: Sequence[RunState]) -> Table:
         table.add_row(task, *_cells([state for state in states if state.run.task == task]))
     table.add_section()
     remaining = eta(states)
-    words = "" if remaining is None or not remaining else f", {duration(remaining)} left"
+    words = "" if remaining is None or not remaining else f", {in_words(remaining)} left"
     table.add_row(Text(f"all{words}", style="bold"), *_cells(states))
     return table
 
@@ -57,17 +58,7 @@ def line(states: Sequence[RunState]) -> str:
     if others := taken(states):
         counts[0] += f" ({', '.join(others)})"
     remaining = eta(states)
-    return ", ".join(counts) + (f"; {duration(remaining)} left" if remaining else "")
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it."""
-    minutes, hours = seconds / 60, seconds / 3600
-    if hours >= 48:
-        return f"{hours / 24:.1f} days"
-    if minutes >= 90:
-        return f"{hours:.1f} h"
-    return f"{minutes:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
+    return ", ".join(counts) + (f"; {in_words(remaining)} left" if remaining else "")
 
 
 def _cells(states: Sequence[RunState]) -> list[str]:

@@ -57,8 +57,8 @@ def duration_lines(seconds: float, task: str) -> list[str]:
 
 
 def in_words(seconds: float) -> str:
-    """A rough time: `12 minutes`, `5 hours`, `40 days`."""
-    units = (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0))
+    """A rough time: `20 seconds`, `12 minutes`, `5 hours`, `40 days`."""
+    units = (("day", 86400.0), ("hour", 3600.0), ("minute", 60.0), ("second", 1.0))
     unit, length = next((unit for unit in units if seconds >= 1.5 * unit[1]), units[-1])
     count = max(1, round(seconds / length))
     return f"{count} {unit}{'s' if count > 1 else ''}"

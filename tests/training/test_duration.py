@@ -17,7 +17,14 @@ def test_the_arithmetic_is_near_to_what_was_counted():
 
 @pytest.mark.parametrize(
     ("seconds", "words"),
-    [(20.0, "1 minute"), (700.0, "12 minutes"), (5400.0, "2 hours"), (86400.0, "24 hours"), (2e6, "23 days")],
+    [
+        (0.2, "1 second"),
+        (89.0, "89 seconds"),
+        (700.0, "12 minutes"),
+        (5400.0, "2 hours"),
+        (86400.0, "24 hours"),
+        (2e6, "23 days"),
+    ],
 )
 def test_words(seconds, words):
     assert duration.in_words(seconds) == words
