@@ -50,16 +50,20 @@ def align(rows: pd.DataFrame) -> dict[tuple[str, str], Runs]:
     for (task, method), some in evaluations.groupby(["task", "method"], observed=True, sort=False):
         table = some.pivot_table(index="run", columns="env_steps", values="return", observed=True)
         x, y = table.columns.to_numpy(np.float64), table.to_numpy(np.float64)
-        known = np.isfinite(y)
-        if not known.all():
-            first = max(x[row].min() for row in known)
-            last = min(x[row].max() for row in known)
-            shown = known[known.sum(1).argmax()] & (x >= first) & (x <= last)
-            y = np.stack([np.interp(x[shown], x[row], line[row]) for row, line in zip(known, y, strict=True)])
-            x = x[shown]
-        if len(x):
-            aligned[str(task), str(method)] = Runs(x, y)
+        runs = _on_common_steps(
+            [(x[known], line[known]) for known, line in zip(np.isfinite(y), y, strict=True)]
+        )
+        if len(runs.env_steps):
+            aligned[str(task), str(method)] = runs
     return aligned
+
+
+def _on_common_steps(runs: Sequence[tuple[np.ndarray, np.ndarray]]) -> Runs:
+    """Runs, each given by its env steps and returns, at the env steps of the longest that all have."""
+    first, last = max(x[0] for x, _ in runs), min(x[-1] for x, _ in runs)
+    longest = max((x for x, _ in runs), key=len)
+    env_steps = longest[(longest >= first) & (longest <= last)]
+    return Runs(env_steps, np.stack([np.interp(env_steps, x, y) for x, y in runs]))
 
 
 def mean_over_tasks(tasks: Sequence[Runs], band: Band = "std") -> Curve:
@@ -67,11 +71,8 @@ def mean_over_tasks(tasks: Sequence[Runs], band: Band = "std") -> Curve:
 
     The standard deviation is that of the seeds' means over tasks, of as many seeds as all tasks have.
     """
-    first = max(runs.env_steps[0] for runs in tasks)
-    last = min(runs.env_steps[-1] for runs in tasks)
-    longest = max(tasks, key=lambda runs: len(runs.env_steps)).env_steps
-    x = longest[(longest >= first) & (longest <= last)]
-    stacked = [np.stack([np.interp(x, runs.env_steps, line) for line in runs.returns]) for runs in tasks]
+    x, returns = _on_common_steps([(runs.env_steps, line) for runs in tasks for line in runs.returns])
+    stacked = np.split(returns, np.cumsum([len(runs.returns) for runs in tasks])[:-1])
     mean, count = np.mean([y.mean(0) for y in stacked], axis=0), sum(map(len, stacked))
     if band == "std":
         seeds = min(map(len, stacked))
