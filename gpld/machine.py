@@ -14,6 +14,13 @@ from typing import Any, NamedTuple
 GL_PACKAGES = "libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
 """Debian packages that let MuJoCo render without a screen."""
 
+SIMULATORS = (
+    {"mujoco": "3.11.0", "dm_control": "1.0.44", "envpool": "1.2.6"}
+    if sys.version_info >= (3, 14)
+    else {"mujoco": "3.6.0", "dm_control": "1.0.38", "envpool": "1.2.5"}
+)
+"""Simulators of the extra `suite`, in versions of one MuJoCo, as pyproject.toml pins them for this Python."""
+
 _JAX_CACHES_FROM = 1.0
 """JAX's default for the seconds of compilation from which it caches a program."""
 
@@ -30,8 +37,14 @@ def install(extra: str) -> str:
     command = f"pip install -e '.[{extra}]'"
     # From Python 3.13 on, labmaze, which only dm_control's mazes use, has no wheels.
     if extra == "suite" and sys.version_info >= (3, 13):
-        command += ", and for dm_control pip install --no-deps dm_control==1.0.38"
+        command += f", and for dm_control pip install --no-deps dm_control=={SIMULATORS['dm_control']}"
     return command
+
+
+def simulator_remedy(problem: str) -> str:
+    """What to type if a simulator cannot be imported. From 1.2.6 on, EnvPool does not bring its libraries."""
+    missing = "libEGL" in problem or "libOpenGL" in problem
+    return f"Debian: `apt install {GL_PACKAGES}`" if missing else install("suite")
 
 
 def cores() -> int:

@@ -55,7 +55,7 @@ _SUITE = {
 """The tasks of each domain."""
 
 SUITE = tuple(f"{domain}-{task}" for domain, names in _SUITE.items() for task in names.split())
-"""Every task of dm_control 1.0.38's suite."""
+"""Every task of dm_control's suite."""
 
 GYM_PREFIX = "gym:"
 """Tasks that start with this are names in Gymnasium's registry."""

@@ -5,7 +5,7 @@ import pytest
 from gpld import doctor
 from gpld.doctor import Finding, _examine
 from gpld.doctor._examine import _ProbeResult
-from gpld.machine import host_memory
+from gpld.machine import GL_PACKAGES, SIMULATORS, host_memory, install
 
 WORKS, FAILS = _ProbeResult(True, "runs"), _ProbeResult(False, "ImportError: libfoo.so")
 
@@ -24,7 +24,7 @@ def test_versions_devices_and_memory_are_named(findings):
     import jax
 
     assert findings["jax"] == Finding("jax", jax.__version__)
-    assert findings["mujoco"] == Finding("mujoco", "3.6.0")
+    assert findings["mujoco"] == Finding("mujoco", SIMULATORS["mujoco"])
     assert jax.devices()[0].device_kind in findings["device"].detail
     assert f"{host_memory().total / 2**30:.1f} GiB of memory" in findings["host"].detail
 
@@ -66,11 +66,18 @@ def test_one_engine_is_enough(envpool, dm_control, stops, remedies):
     assert [bool(finding.remedy) for finding in found] == remedies
 
 
-def test_a_version_outside_the_pinned_pair_is_noted(monkeypatch):
+def test_a_library_that_is_missing_is_named_instead_of_the_package():
+    missing = _ProbeResult(False, "ImportError: libOpenGL.so.0: cannot open shared object file")
+    envpool, dm_control = _examine._engines(missing, FAILS)
+    assert envpool.remedy.startswith(f"Debian: `apt install {GL_PACKAGES}`; ")
+    assert dm_control.remedy.startswith(install("suite"))
+
+
+def test_a_version_that_is_not_pinned_is_noted(monkeypatch):
     monkeypatch.setattr(_examine, "version", {"mujoco": "4.0.0"}.get)
     finding = _examine._package("mujoco")
     assert finding.detail == "4.0.0"
-    assert "mujoco==3.6.0 dm_control==1.0.38" in finding.remedy
+    assert finding.remedy == f"tested is {SIMULATORS['mujoco']}: {install('suite')}"
 
 
 def test_a_missing_package_stops_training_but_simulators_are_optional(monkeypatch):

@@ -1,13 +1,16 @@
 """The wheel in empty environments, installed by plain pip; and what is said where a simulator is missing."""
 
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
+from packaging.requirements import Requirement
 
-from gpld import envs
+from gpld import envs, machine
 from gpld.config import ConfigError
 from gpld.machine import install
 from tests.scripts import ROOT
@@ -89,6 +92,24 @@ def test_the_penalty_imports_jax_and_numpy_alone():
     code = "import sys, jax, numpy; known = {*sys.modules, *sys.stdlib_module_names}; import gpld.penalty; "
     code += "print(*{name.split('.')[0] for name in sys.modules} - {name.split('.')[0] for name in known})"
     assert run(sys.executable, "-c", code, folder=ROOT).split() == ["gpld"]
+
+
+@pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
+def test_simulators_are_pinned_as_the_package_says(python, monkeypatch):
+    """What `gpld doctor` compares with is what pip installs, and in the lock as well."""
+    monkeypatch.setattr(sys, "version_info", (*map(int, python.split(".")), 0))
+    pins = runpy.run_path(machine.__file__)["SIMULATORS"]
+    target = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    locked = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if line[:1].isalnum()]
+    for source in (extras["suite"] + extras["dev"], locked):
+        asked = map(Requirement, source)
+        found = {
+            ask.name.replace("-", "_"): str(ask.specifier)
+            for ask in asked
+            if ask.marker is None or ask.marker.evaluate(target)
+        }
+        assert {name: found[name] for name in pins} == {name: f"=={pin}" for name, pin in pins.items()}
 
 
 def test_a_missing_simulator_is_named_with_what_to_install(monkeypatch):

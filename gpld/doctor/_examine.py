@@ -11,16 +11,18 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from gpld.machine import GL_PACKAGES, compilation_cache, cores, host_memory, install
-
-SIMULATORS = ("mujoco", "dm_control", "envpool")
-"""Packages of the extra `suite`."""
+from gpld.machine import (
+    GL_PACKAGES,
+    SIMULATORS,
+    compilation_cache,
+    cores,
+    host_memory,
+    install,
+    simulator_remedy,
+)
 
 PACKAGES = ("jax", "jaxlib", "equinox", "optax", "orbax-checkpoint", "gymnasium", *SIMULATORS)
 """Packages whose versions decide whether and how training runs."""
-
-PINS = {"mujoco": "3.6.0", "dm_control": "1.0.38"}
-"""Versions that are known to work only together."""
 
 GL_BACKENDS = ("egl", "osmesa", "glfw")
 """MuJoCo's renderers, by preference on a machine without a screen."""
@@ -101,11 +103,8 @@ def _package(name: str) -> Finding:
         if name in SIMULATORS:
             return Finding(name, "not installed", f"for tasks of the suite: {install('suite')}")
         return Finding(name, "not installed", "install gpld again: `make setup`", stops_training=True)
-    if found != PINS.get(name, found):
-        pair = " ".join(f"{package}=={pin}" for package, pin in PINS.items())
-        return Finding(
-            name, found, f"not tested with the other's version; the tested pair: `pip install {pair}`"
-        )
+    if found != SIMULATORS.get(name, found):
+        return Finding(name, found, f"tested is {SIMULATORS[name]}: {install('suite')}")
     return Finding(name, found)
 
 
@@ -128,7 +127,7 @@ def _engines(envpool: _ProbeResult, dm_control: _ProbeResult) -> Iterator[Findin
     """One engine is enough to train from states."""
     stops = not envpool.ok and not dm_control.ok
     for name, result in (("envpool", envpool), ("dm_control", dm_control)):
-        remedy = "" if result.ok else f"{install('suite')}; gym:Name-v0 trains without it"
+        remedy = "" if result.ok else f"{simulator_remedy(result.text)}; gym:Name-v0 trains without it"
         yield Finding(f"{name} engine", result.text, remedy, stops and not result.ok)
 
 

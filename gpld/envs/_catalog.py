@@ -5,12 +5,14 @@ import importlib.util
 import math
 import re
 from collections.abc import Iterator
+from types import ModuleType
 from typing import Literal, NamedTuple
 
 from rich.table import Table
 
 from gpld.config import ConfigError
 from gpld.envs._base import EnvironmentFailure
+from gpld.machine import simulator_remedy
 from gpld.tasks import DMC, GYM_PREFIX, POOL_PREFIX, PROPRIO, QUADRUPED, SUITE
 from gpld.types import Spaces
 
@@ -55,6 +57,23 @@ class Task(NamedTuple):
 def has_envpool() -> bool:
     """Whether EnvPool is installed: there is none for some machines."""
     return importlib.util.find_spec("envpool") is not None
+
+
+def load_envpool() -> ModuleType:
+    """EnvPool; or in one line why it cannot be imported."""
+    try:
+        import envpool
+    except Exception as error:  # also of a missing file: it looks for some of its assets
+        problem = in_line(error)
+        raise ConfigError(
+            f"task: EnvPool cannot be imported ({problem}): {simulator_remedy(problem)}"
+        ) from error
+    return envpool
+
+
+def in_line(error: Exception) -> str:
+    """What an error says, without its line breaks."""
+    return " ".join(f"{error}".split()).rstrip(".") or type(error).__name__
 
 
 def tasks() -> tuple[Task, ...]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpld.envs import _states
 from gpld.envs._base import ActionScale, EnvironmentFailure, RenderingError, Step, VectorEnv, stream_seed
-from gpld.envs._catalog import FRAMES, in_catalog, spaces, tasks as catalog, unknown
+from gpld.envs._catalog import FRAMES, in_catalog, load_envpool, spaces, tasks as catalog, unknown
 from gpld.envs._families import PoolTask
 from gpld.types import Spaces
 
@@ -93,8 +93,7 @@ class EnvPoolEnv(_Pools):
         if not in_catalog(task):
             raise unknown(task, tuple(t.name for t in catalog()))
         super().__init__(spaces(task), count)
-        import envpool
-
+        envpool = load_envpool()
         self._keys = tuple(key for key, _ in self.spaces.obs)
         self._repeat = action_repeat
         self._make = lambda: envpool.make_gymnasium(

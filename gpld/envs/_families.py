@@ -16,6 +16,7 @@ from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
 from gpld.config import ConfigError, suggestion
 from gpld.envs._base import EnvironmentFailure, RenderingError
+from gpld.envs._catalog import in_line, load_envpool
 from gpld.envs._gymnasium import IMAGE_SIDES, is_image
 from gpld.envs._spaces import (
     action_choices,
@@ -25,7 +26,7 @@ from gpld.envs._spaces import (
     observation_parts,
     observation_spaces,
 )
-from gpld.machine import GL_PACKAGES, install
+from gpld.machine import GL_PACKAGES
 from gpld.tasks import POOL_PREFIX
 from gpld.types import Spaces
 
@@ -114,12 +115,9 @@ def pool_tasks() -> dict[str, str]:
 
 
 def _registry() -> dict[str, tuple[str, str, dict[str, Any]]]:
-    try:
-        import envpool
-        from envpool.registration import registry
-    except Exception as error:  # also of a missing file: it looks for some of its assets
-        raise ConfigError(f"task: EnvPool cannot be imported ({_line(error)}): {install('suite')}") from error
-    assert envpool  # importing it fills the registry
+    load_envpool()  # which fills the registry
+    from envpool.registration import registry
+
     return registry.specs
 
 
@@ -167,8 +165,7 @@ class PoolTask:
 
     def make(self, seed: int) -> Any:
         """A pool of one environment."""
-        import envpool
-
+        envpool = load_envpool()
         own = {"num_envs": 1, "num_threads": 1, "seed": [seed]}
         pool = self._try(partial(envpool.make_gymnasium, self.name, **own, **self._settings))
         with _quiet():
@@ -195,18 +192,16 @@ class PoolTask:
         self._settings |= kwargs
 
     def _spec(self) -> Any:
-        import envpool
-
-        return self._try(partial(envpool.make_spec, self.name, **self._settings))
+        return self._try(partial(load_envpool().make_spec, self.name, **self._settings))
 
     def _try(self, make: Any) -> Any:
         try:
             return make()
         except ImportError as error:  # which says what to install
-            raise ConfigError(f"task: {self.task} cannot be made here: {_line(error)}") from error
+            raise ConfigError(f"task: {self.task} cannot be made here: {in_line(error)}") from error
         except Exception as error:  # of whatever kind: an engine that does not start, a missing file
             hint = f"; pip install {' '.join(names)}" if (names := _missing_assets()) else ""
-            raise EnvironmentFailure(f"{self.task} cannot be made here: {_line(error)}{hint}") from error
+            raise EnvironmentFailure(f"{self.task} cannot be made here: {in_line(error)}{hint}") from error
 
 
 class _Part(NamedTuple):
@@ -268,10 +263,6 @@ def _missing_assets() -> list[str]:
     required = [re.split(r"[^\w-]", line)[0] for line in importlib.metadata.requires("envpool") or []]
     assets = [name for name in required if name.startswith("envpool-assets")]
     return [name for name in assets if importlib.util.find_spec(name.replace("-", "_")) is None]
-
-
-def _line(error: Exception) -> str:
-    return " ".join(f"{error}".split()).rstrip(".") or type(error).__name__
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> ConfigError:

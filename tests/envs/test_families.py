@@ -1,6 +1,7 @@
 """EnvPool's own tasks, `envpool:NAME`: one of each family."""
 
 import importlib.util
+import re
 import sys
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ pytest.importorskip("envpool")
 from gpld.config import ConfigError
 from gpld.envs import EnvironmentFailure, make
 from gpld.envs._families import FAMILIES, PoolTask, _gl_problem, pool_tasks
+from gpld.machine import GL_PACKAGES
 from tests.envs.helpers import actions, run, same
 
 IMAGE = {"observation": (64, 64, 3)}
@@ -231,13 +233,23 @@ def test_packages_with_missing_files_are_named(monkeypatch: pytest.MonkeyPatch):
         make("envpool:myoLegWalk-v0", count=1, seed=0)
 
 
-def test_an_envpool_that_cannot_be_imported_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "envpool", None)
-    message = (
-        r"^task: EnvPool cannot be imported \(import of envpool halted; None in sys.modules\): pip install"
-    )
-    with pytest.raises(ConfigError, match=message):
-        PoolTask("envpool:Ant-v4")
+@pytest.mark.parametrize(
+    ("problem", "remedy"),
+    [
+        ("no module named 'x'", "pip install -e '.[suite]'"),
+        ("libEGL.so.1: cannot open\nshared object file", f"Debian: `apt install {GL_PACKAGES}`"),
+    ],
+)
+@pytest.mark.parametrize("task", ["envpool:Ant-v4", "cartpole-balance"])
+def test_an_envpool_that_cannot_be_imported_is_told_in_one_line(
+    task: str, problem: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "envpool.py").write_text(f"raise ImportError({problem!r})")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "envpool")
+    message = f"task: EnvPool cannot be imported ({' '.join(problem.split())}): {remedy}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        make(task, count=1, seed=0)
 
 
 @pytest.mark.parametrize("task", ["envpool:CartPole-v1", "cartpole-balance"])
