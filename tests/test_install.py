@@ -5,14 +5,13 @@ import runpy
 import shutil
 import subprocess
 import sys
-import tomllib
 
 import pytest
-from packaging.requirements import Requirement
 
 from gpld import envs, machine
 from gpld.config import ConfigError
 from gpld.machine import install
+from tests import scripts
 from tests.scripts import ROOT
 from tests.training.helpers import lines
 
@@ -95,21 +94,11 @@ def test_the_penalty_imports_jax_and_numpy_alone():
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13", "3.14"])
-def test_simulators_are_pinned_as_the_package_says(python, monkeypatch):
-    """What `gpld doctor` compares with is what pip installs, and in the lock as well."""
+def test_the_tested_simulators_are_those_of_the_lock(python, monkeypatch):
     monkeypatch.setattr(sys, "version_info", (*map(int, python.split(".")), 0))
-    pins = runpy.run_path(machine.__file__)["SIMULATORS"]
-    target = {"python_version": python, "python_full_version": f"{python}.0", "sys_platform": "linux"}
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    locked = [line for line in (ROOT / "requirements.lock").read_text().splitlines() if line[:1].isalnum()]
-    for source in (extras["suite"] + extras["dev"], locked):
-        asked = map(Requirement, source)
-        found = {
-            ask.name.replace("-", "_"): str(ask.specifier)
-            for ask in asked
-            if ask.marker is None or ask.marker.evaluate(target)
-        }
-        assert {name: found[name] for name in pins} == {name: f"=={pin}" for name, pin in pins.items()}
+    tested = runpy.run_path(machine.__file__)["SIMULATORS"]
+    locked = scripts.load("scripts/offline_bundle.py").pins(ROOT / "requirements.lock", python)
+    assert tested == {name: locked[name.replace("_", "-")] for name in tested}
 
 
 def test_a_missing_simulator_is_named_with_what_to_install(monkeypatch):
