@@ -254,7 +254,7 @@ def _gl_problem() -> str:
         for library in ("libOpenGL.so.0", "libEGL.so.1"):
             ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
-        return f"{error}; Debian: `apt install libopengl0 {GL_PACKAGES}`"
+        return f"{error}; Debian: `apt install {GL_PACKAGES}`"
     return ""
 
 
