@@ -1,6 +1,6 @@
 # docker build -t gpld .                                   for CPUs
 # docker build -t gpld --build-arg EXTRAS=suite,cuda .     for NVIDIA's GPUs; run it with --gpus all
-# docker run -v "$PWD/runs:/work/runs" gpld train cheetah-run --preset nano demo
+# docker run -v "$PWD/runs:/work/runs" gpld train cartpole-swingup --preset demo
 FROM python:3.12-slim-bookworm
 
 ARG EXTRAS=suite
@@ -13,6 +13,9 @@ COPY pyproject.toml README.md LICENSE /src/
 COPY gpld /src/gpld
 RUN pip install --no-cache-dir "/src[$EXTRAS,video]" && rm -rf /src
 
+# Compiled programs, for users without a home too; `-v gpld-cache:/cache` keeps them.
+RUN mkdir -m 1777 /cache
+ENV XDG_CACHE_HOME=/cache
 WORKDIR /work
 ENTRYPOINT ["gpld"]
 CMD ["doctor"]
