@@ -1,16 +1,18 @@
-"""The wheel in empty environments, installed by plain pip; and what is said where a simulator is missing."""
+"""The wheel in empty environments, by plain pip; the image; what is said where a simulator is missing."""
 
 import os
+import re
 import runpy
 import shutil
 import subprocess
 import sys
+import tomllib
 
 import pytest
 
-from gpld import envs, machine
+from gpld import cli, envs, machine
 from gpld.config import ConfigError
-from gpld.machine import install
+from gpld.machine import GL_PACKAGES, install
 from tests import scripts
 from tests.scripts import ROOT
 from tests.training.helpers import lines
@@ -27,6 +29,10 @@ TRAINING = (
     "--eval.every 0 --log.every 20 --out run"
 )
 """800 agent steps after the first 200, and an update for each eight of them."""
+
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+EXTRAS = PROJECT["project"]["optional-dependencies"]
 
 OWN = {
     "JAX_COMPILATION_CACHE_DIR",
@@ -99,6 +105,34 @@ def test_the_tested_simulators_are_those_of_the_lock(python, monkeypatch):
     tested = runpy.run_path(machine.__file__)["SIMULATORS"]
     locked = scripts.load("scripts/offline_bundle.py").pins(ROOT / "requirements.lock", python)
     assert tested == {name: locked[name.replace("_", "-")] for name in tested}
+
+
+def test_the_image_is_sent_what_it_copies():
+    copied = [word for line in re.findall(r"^COPY (.+) \S+$", DOCKERFILE, re.M) for word in line.split()]
+    assert [name for name in copied if not (ROOT / name).exists()] == []
+    everything, *exceptions = (ROOT / ".dockerignore").read_text().split()
+    assert everything == "*"
+    assert {name[1:] for name in exceptions if name[0] == "!"} == set(copied)
+    build = [PROJECT["project"]["readme"], PROJECT["tool"]["hatch"]["version"]["path"], "LICENSE"]
+    assert {name.split("/")[0] for name in build} < set(copied)
+
+
+def test_the_image_installs_extras_that_there_are():
+    named = re.findall(r"EXTRAS=(\S+)", DOCKERFILE) + re.findall(r"\$EXTRAS,(\w+)", DOCKERFILE)
+    assert named == ["suite,cuda", "suite", "video"]
+    assert {*",".join(named).split(",")} <= {*EXTRAS}
+
+
+def test_the_image_has_what_mujoco_draws_with():
+    assert f"--no-install-recommends {GL_PACKAGES} " in DOCKERFILE
+
+
+@pytest.mark.parametrize("page", ["Dockerfile", "docs/install.md"])
+def test_what_the_image_is_run_with_is_understood(page):
+    typed = re.findall(r"docker run .+ gpld train (.+)", (ROOT / page).read_text().replace("\\\n", ""))
+    assert typed
+    for arguments in typed:
+        cli.parse_train(arguments.split())
 
 
 def test_a_missing_simulator_is_named_with_what_to_install(monkeypatch):

@@ -51,6 +51,7 @@ LEFT_OUT = {
     r"python -m tarfile .+|export .+": "are for what that packs; tests/envs/test_offline_bundle.py unpacks",
     r"pre-commit install": "is not installed with us, and changes the checkout",
     r"\S*zensical .+": "serves until it is stopped, or empties a cache; test_site.py builds the site",
+    r"docker .+": "needs an engine; tests/test_install.py reads the Dockerfile",
     r"srun .+": CLUSTER,
     r"gpld study run .+ --on (slurm|ray) .+": CLUSTER,
     r"gpld study run (?!smoke).+": "takes hours on a GPU; `gpld study run smoke` is the same machinery",
