@@ -6,7 +6,7 @@ FROM python:3.12-slim-bookworm
 ARG EXTRAS=suite
 # What MuJoCo draws with where there is no screen, for films and images.
 RUN apt-get update \
-    && apt-get install --yes --no-install-recommends libopengl0 libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6 \
+    && apt-get install --yes --no-install-recommends libopengl0 libegl1 libegl-mesa0 libgl1-mesa-dri \
     && rm -rf /var/lib/apt/lists/*
 
 COPY pyproject.toml README.md LICENSE /src/

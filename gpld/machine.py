@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-GL_PACKAGES = "libopengl0 libegl1 libegl-mesa0 libgl1-mesa-dri libosmesa6"
+GL_PACKAGES = "libopengl0 libegl1 libegl-mesa0 libgl1-mesa-dri"
 """Debian packages that let MuJoCo render without a screen."""
 
 SIMULATORS = (
