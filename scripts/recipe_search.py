@@ -1,8 +1,8 @@
 """Search for options that learn in fewer env steps, by sweeps with successive halving, a stage at a time.
 
-    python scripts/recipe_search.py behavior                    # on a GPU; what it found is at the end
+    python scripts/recipe_search.py rates                       # on a GPU; what it found is at the end
     python scripts/recipe_search.py data -- --agent.optimizer.learning-rate 1e-4   # with an earlier finding
-    python scripts/recipe_search.py behavior --small --print    # the command for a trial on a CPU
+    python scripts/recipe_search.py rates --small --print       # the command for a trial on a CPU
 
 A stage is a command of `gpld train`, which resumes it if it is interrupted. Most stages vary what may differ
 within a program: six settings with two seeds are one program of twelve runs, about a quarter of an hour for
@@ -20,8 +20,8 @@ from gpld import cli
 TASKS = ("walker-run", "walker-walk", "cheetah-run", "hopper-stand")
 
 STAGES = {
+    "rates": ["agent.optimizer.learning_rate=4e-5,1e-4,2e-4", "agent.optimizer.behavior_rate=0.1,0.3"],
     "behavior": ["agent.behavior.entropy=3e-4,1e-3,3e-3", "agent.behavior.discount_horizon=100,333"],
-    "rates": ["agent.optimizer.learning_rate=1e-4,2e-4,4e-4", "agent.optimizer.behavior_rate=0.5,1"],
     "model": ["agent.loss.free_nats=0.3,1", "agent.loss.rep=0.03,0.1,0.3"],
     "penalty": ["agent.penalty.posterior=0,0.1,0.5", "agent.penalty.scale=1000,10000"],
     "data": ["env.count=1,4,16", "replay.train_ratio=512,1024"],

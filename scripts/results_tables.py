@@ -38,6 +38,8 @@ PAGES = (
 )
 
 DREAMER, GPLD = TITLES["dreamerv3"], TITLES["gpld"]
+FRAMES, REPEAT = 1000, 2
+"""Env steps of an episode of the suite, and of one action."""
 Rows = list[list[str]]
 
 
@@ -527,6 +529,23 @@ def recipe() -> str:
     return table(header, rows, *sources)
 
 
+def dream_rewards() -> str:
+    """What dreams promise for an episode, beside what evaluations return."""
+    data = read("dream-rewards")
+    tried = pd.DataFrame(data["rows"])
+    tried["dreamt"] = tried["dream/reward"] * FRAMES / REPEAT
+    means = tried.groupby(["env_steps", "method"])[["eval/return", "dreamt"]].mean()
+    rows = []
+    for steps in sorted(set(tried["env_steps"])):
+        cells = [f"{steps:,}"]
+        for method in (DREAMER, GPLD):
+            earned, dreamt = means.loc[(steps, method)]
+            cells += [f"{dreamt:.0f}", f"{earned:.0f}", f"{dreamt / earned:.2f}"]
+        rows.append(cells)
+    header = ["env steps", f"{DREAMER}, dreamt", "earned", "ratio", f"{GPLD}, dreamt", "earned", "ratio"]
+    return table(header, rows, "dream-rewards")
+
+
 def _returns(rows: pd.DataFrame) -> str:
     """Mean return with the smallest and the largest of a seed, and the env steps."""
     own = rows.loc[rows["env_steps"] == rows["env_steps"].max(), "return"]
@@ -543,6 +562,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "before and after": before_and_after,
     "foundations": foundations,
     "dreams": dreams,
+    "dream rewards": dream_rewards,
     "loop": lambda: loop({"end_to_end": ", H200, 12M", "end_to_end-cpu": ", two cores, 0.1M"}),
     "start": start,
     "environments": environments,
