@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import gpld
-from gpld import config as options, results
+from gpld import config as options, machine, results
 from gpld.config import ConfigError
 from gpld.results import Tables
 from gpld.studies import _state
@@ -41,6 +41,7 @@ def export(study: Study, folder: Path, to: Path | None = None, *, commit: str = 
     if (to / results.RUNS).exists():
         tables = results.merge(results.read_tables(to), tables)
     _check_options(study, tables)
+    _check_simulators(tables)
     return results.write_tables(tables, to)
 
 
@@ -140,6 +141,18 @@ def _check_options(study: Study, tables: Tables) -> None:
             raise ConfigError(f"results: {run.name} is not a run of {study.name}")
         expected = json.loads(json.dumps(options.flat(configs[run.key])))
         results.refuse_differences(expected, run, "", f"the definition of {study.name}")
+
+
+def _check_simulators(tables: Tables) -> None:
+    """Refuse runs in different versions of a simulator, whose physics may differ."""
+    known: dict[str, tuple[str, str]] = {}
+    for run in tables.runs:
+        for name in machine.SIMULATORS:
+            if version := (run.provenance.get("packages") or {}).get(name):
+                first, other = known.setdefault(name, (version, run.name))
+                if version != first:
+                    ran = f"{run.name} ran in {name} {version}, and {other} in {first}"
+                    raise ConfigError(f"results: {ran}; a study's runs must have one version")
 
 
 def _key(run: Run) -> tuple[str, str, int]:

@@ -1,6 +1,7 @@
 """Results of studies that are committed: written, shown from anywhere, and refused if they do not fit."""
 
 import json
+import re
 import tomllib
 
 import pytest
@@ -129,6 +130,21 @@ def test_a_run_of_another_study_is_refused(place):
     as_if = type(tables)(**{**vars(tables), "study": _tables._as_json(study)})
     with pytest.raises(ConfigError, match="walker-walk, DreamerV3, seed 3 is not a run of small"):
         _tables._check_options(study, as_if)
+
+
+def test_runs_in_other_simulators_are_refused(place, capsys):
+    """Their tasks may have other physics; those of runs that do not know theirs are taken."""
+    versions = {"walker-walk": "3.6.0", "cartpole-balance": "3.11.0"}
+    for run in plan(_study.get("small.toml")).runs:
+        folder = place / "elsewhere"
+        path = _state.run_folder(folder, run) if run.task == "walker-walk" else finish(folder, run, 600, 1200)
+        start = {"date": "2026-11-18", "packages": {"mujoco": versions[run.task], "envpool": None}}
+        (path / "run.json").write_text(json.dumps({"starts": [start]}))
+    assert main(["study", "export", "small.toml", "--out", "elsewhere"]) == 2
+    assert re.search(
+        r"results: .* ran in mujoco 3\.\d+\.0, and .* in 3\.\d+\.0; a study's runs must have one version",
+        capsys.readouterr().err,
+    )
 
 
 def test_imported_runs_are_not_trained_again(place, capsys):
