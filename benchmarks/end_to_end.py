@@ -8,6 +8,10 @@ often as the options say, and one checkpoint of a full replay. (It is full of ze
 Runs save every ten minutes, so a shorter time says less than is true. Checkpoints go to TMPDIR: those of
 eight runs of 12m need 40 GB. Prints a table and writes a JSON file: --name gives it another name than that of
 earlier results.
+
+    python benchmarks/end_to_end.py --trained studies/locomotion-short/runs/walker-run --alone 2.92
+
+reads the clocks of runs that were trained in one program instead; `benchmarks/update.py` times updates alone.
 """
 
 import dataclasses
@@ -27,13 +31,13 @@ from rich.console import Console
 from rich.table import Table
 
 from gpld import machine, population
-from gpld.config import Config, ConfigError, override, with_presets
+from gpld.config import Config, ConfigError, load, override, with_presets
 from gpld.population import Member
-from gpld.training import _program
+from gpld.training import _program, logs, saved
 from gpld.training._groups import plan
 from gpld.training.evaluation import make_env
 from gpld.training.loop import Training
-from gpld.training.provenance import provenance
+from gpld.training.provenance import provenance, starts
 
 PAPER_RUNS, PAPER_ENV_STEPS = 10, 1_000_000
 """The paper's comparison of a task: five seeds of two methods."""
@@ -53,6 +57,10 @@ class Options:
     """Devices to use; 0 for all that the runs can be spread over."""
     seconds: float = 60.0
     """Time to train with evaluations and a checkpoint, for each number of runs; a third as long without."""
+    trained: Path | None = dataclasses.field(default=None, repr=False)
+    """Folder of runs of one program that have been trained: their clocks are read, and nothing is run."""
+    alone: float | None = None
+    """Milliseconds of an update and run alone, for --trained."""
     name: str = "end_to_end"
     """File name of the JSON without .json."""
     out: Path = dataclasses.field(default=Path("results"), repr=False)
@@ -260,6 +268,38 @@ def summarize(
     }
 
 
+def by_clocks(folder: Path, alone: float) -> dict[str, Any]:
+    """What follows from the clocks of runs, from their first line of metrics to the last."""
+    clocks = sorted(folder.glob(f"**/{logs.TIMING}"))
+    if not clocks:
+        raise ConfigError(f"trained: there are no runs in {folder}")
+    runs, run = len(clocks), clocks[0].parent
+    # Lines that wait for an evaluation have their own times, and its line that of its end.
+    lines = logs.read(run, logs.TIMING).drop_duplicates("updates")
+    if len(lines) < 2:
+        raise ConfigError(f"trained: {run} has too few lines of metrics")
+    steps = lines.diff().iloc[1:]
+    updates, seconds = steps["updates"].sum(), steps["seconds"].sum()
+    busy, quiet = seconds / updates, (steps["seconds"] / steps["updates"]).median()
+    paper = with_env_steps(load(run / saved.CONFIG), PAPER_ENV_STEPS)
+    return {
+        "runs": runs,
+        "env_steps_per_second": runs * steps["env_steps"].sum() / seconds,
+        "updates_per_second": runs / busy,
+        "updates_per_second_alone": 1000 / alone,
+        "ratio": alone * runs / 1000 / busy,
+        "ratio_without_evaluation": alone * runs / 1000 / quiet,
+        "ms_per_update_and_run": 1000 * busy / runs,
+        "ms_per_update_and_run_alone": alone,
+        "paper_gpu_hours": PAPER_RUNS * paper.updates_at(paper.agent_steps) * busy / runs / 3600,
+        "measured": {
+            "updates": int(updates),
+            "seconds": float(seconds),
+            "evaluations": len(logs.evaluations(run)[0]),
+        },
+    }
+
+
 def with_env_steps(config: Config, env_steps: int) -> Config:
     """`config` with another length."""
     return dataclasses.replace(config, env_steps=env_steps)
@@ -271,6 +311,10 @@ def check(options: Options) -> None:
     for name, (value, smallest) in least.items():
         if value < smallest:
             raise ConfigError(f"{name}: {value} is not allowed; it must be at least {smallest}")
+    if (options.trained is None) != (options.alone is None):
+        raise ConfigError("trained: it goes with --alone, the milliseconds of an update and run alone")
+    if options.alone is not None and not 0 < options.alone < math.inf:
+        raise ConfigError(f"alone: {options.alone:g} is not allowed; it must be above 0, and finite")
     if not 0 < options.seconds < math.inf:
         raise ConfigError(f"seconds: {options.seconds:g} is not allowed; it must be above 0, and finite")
 
@@ -278,24 +322,37 @@ def check(options: Options) -> None:
 def main(options: Options) -> list[dict[str, Any]]:
     """Measure, print and write."""
     check(options)
+    if options.trained is not None and options.alone is not None:
+        rows = [by_clocks(options.trained, options.alone)]
+        write(rows, options)
+        print(json.dumps(rows[0], indent=2))
+        return rows
     machine.use_compilation_cache()
     fitting = ("nano", "cpu") if jax.default_backend() == "cpu" else ("12m", "gpu")
     config = with_presets(Config(task=options.task), options.preset or fitting)
     rows = []
-    path = options.out / f"{options.name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
     for runs in options.runs:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(measure(config, runs, options, Path(folder)))
         print(json.dumps(rows[-1]), flush=True)
         if config.eval.every and not rows[-1]["measured"]["evaluations"]:
             print("no evaluation fell into the time that was measured: give more --seconds", flush=True)
-        record = {"provenance": provenance(), "options": str(options), "rows": rows}
-        path.write_text(json.dumps(record, indent=2) + "\n")
+        write(rows, options)
     console = Console()
     console.print(_table(rows))
     console.print(_parts(rows))
     return rows
+
+
+def write(rows: list[dict[str, Any]], options: Options) -> None:
+    """Write the JSON. Runs that were trained before know best on what."""
+    made = provenance()
+    if options.trained is not None:
+        run = next(options.trained.glob(f"**/{logs.TIMING}")).parent
+        made = {**starts(run)[-1], "command": made["command"]}
+    path = options.out / f"{options.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"provenance": made, "options": str(options), "rows": rows}, indent=2) + "\n")
 
 
 def _table(rows: list[dict[str, Any]]) -> Table:

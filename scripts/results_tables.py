@@ -222,7 +222,9 @@ def loop(names: dict[str, str]) -> str:
             f"{row['ratio']:.1%}",
             f"{row['ratio_without_evaluation']:.1%}",
             f"{row['env_steps_per_second']:,.0f}",
-            f"{row['checkpoint']['stopped']:.2f} and {row['checkpoint']['stopped_when_full']:.2f}",
+            "{stopped:.2f} and {stopped_when_full:.2f}".format(**row["checkpoint"])
+            if "checkpoint" in row
+            else "",
             f"{row['paper_gpu_hours']:.2f}",
         ]
         for name, where in names.items()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from functools import partial
 from types import SimpleNamespace
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpld.config import Config, ConfigError, ReplayConfig
+from gpld.training import logs, provenance
 from gpld.world_model import RSSM
 from tests import scripts
 from tests.fused.helpers import CONFIG, assert_same, noisy
@@ -84,6 +86,35 @@ def test_end_to_end(tmp_path, monkeypatch):
     assert row["env_steps_per_second"] == pytest.approx(8 * 32 / 0.160)
     assert row["ratio"] == pytest.approx(8 * 0.016 / 0.160)
     assert row["ratio_without_evaluation"] == pytest.approx(8 * 0.016 / 0.140)
+
+
+def test_end_to_end_by_clocks(small_run, tmp_path):
+    benchmark = scripts.load("benchmarks/end_to_end.py")
+    folder = tmp_path / "runs"
+    for seed in (0, 1):
+        shutil.copytree(small_run, folder / f"seed{seed}")
+        # A line each 100 updates and second, but for the second one, which waits for a checkpoint.
+        clock = [(100 * i, 400 * i, 10 + i + (i > 1)) for i in range(6)]
+        lines = [dict(zip(("updates", "env_steps", "seconds"), line, strict=True)) for line in clock]
+        text = "".join(json.dumps(line | {"time": 0.0}) + "\n" for line in lines)
+        (folder / f"seed{seed}" / logs.TIMING).write_text(text)
+    (row,) = benchmark.main(benchmark.Options(trained=folder, alone=4.0, out=tmp_path))
+    assert row["measured"] == {"updates": 500, "seconds": 6.0, "evaluations": 2}
+    assert (row["runs"], row["updates_per_second_alone"]) == (2, 250.0)
+    assert row["updates_per_second"] == pytest.approx(2 * 500 / 6)
+    assert row["ratio"] == pytest.approx(2 * 500 / 6 / 250)
+    assert row["ratio_without_evaluation"] == pytest.approx(2 * 100 / 250)
+    found = written(tmp_path / "end_to_end.json")
+    assert found["rows"] == [row]
+    assert found["provenance"]["date"] == provenance.starts(small_run)[-1]["date"]
+    for wrong, message in (
+        ({"trained": folder}, "trained: it goes with --alone"),
+        ({"trained": folder, "alone": 0.0}, "alone: 0 is not allowed"),
+        ({"trained": small_run, "alone": 1.0}, "trained: .* has too few lines of metrics"),
+        ({"trained": tmp_path / "nothing", "alone": 1.0}, "trained: there are no runs in"),
+    ):
+        with pytest.raises(ConfigError, match=f"^{message}"):
+            benchmark.main(benchmark.Options(**wrong, out=tmp_path))
 
 
 @pytest.mark.parametrize("name", ["start", "update", "end_to_end"])
