@@ -67,7 +67,8 @@ LEFT_OUT = {
     r"gpld train .+ --sweep .+": "names options that would be made small, too; tests/sweeps has some",
     r"gpld train .+ --distributed .+": "needs two machines; tests/training/test_devices.py has two processes",
     r"gpld train (.+ )?--init-from .+": "needs a run of its sizes; tests/training/test_warm_start.py has one",
-    r"python benchmarks/(update|learning|end_to_end|penalty|start|export|dreams)\.py .+": "takes long, or a GPU",
+    r"python benchmarks/(update|learning|end_to_end|penalty|start|export)\.py .+": "takes long, or a GPU",
+    r"python benchmarks/(dreams|foundations/compare)\.py .+": "times kernels, which takes a GPU",
 }
 """Commands that are not run, as patterns, and why."""
 
