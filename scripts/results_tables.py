@@ -614,6 +614,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"stale: {page}" if options.check else f"written: {page}")
         if not options.check:
             (ROOT / page).write_text(written(page))
+    if not stale:
+        print("all tables are as the data have them")
     return int(options.check and bool(stale))
 
 
