@@ -517,6 +517,15 @@ def test_an_interrupted_run_has_the_signals_status_and_says_how_to_go_on(
     assert (os.path.basename(program), command, rest) == ("gpld", "train", arguments)
 
 
+@pytest.fixture
+def heeds_ctrl_c():
+    """As at a terminal: what a shell starts in the background ignores it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heeds_ctrl_c")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("module", ["training", "sweeps.training"])
 def test_a_signal_that_a_run_did_not_need_ends_the_command(
