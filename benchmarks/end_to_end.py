@@ -18,6 +18,7 @@ import dataclasses
 import json
 import math
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -268,12 +269,17 @@ def summarize(
     }
 
 
-def by_clocks(folder: Path, alone: float) -> dict[str, Any]:
-    """What follows from the clocks of runs, from their first line of metrics to the last."""
-    clocks = sorted(folder.glob(f"**/{logs.TIMING}"))
-    if not clocks:
+def timed_runs(folder: Path) -> list[Path]:
+    """Folders of all runs in a folder that have clocks."""
+    found = sorted(path.parent for path in folder.glob(f"**/{logs.TIMING}"))
+    if not found:
         raise ConfigError(f"trained: there are no runs in {folder}")
-    runs, run = len(clocks), clocks[0].parent
+    return found
+
+
+def by_clocks(folders: list[Path], alone: float) -> dict[str, Any]:
+    """What follows from the clocks of runs, from their first line of metrics to the last."""
+    runs, run = len(folders), folders[0]
     # Lines that wait for an evaluation have their own times, and its line that of its end.
     lines = logs.read(run, logs.TIMING).drop_duplicates("updates")
     if len(lines) < 2:
@@ -323,8 +329,9 @@ def main(options: Options) -> list[dict[str, Any]]:
     """Measure, print and write."""
     check(options)
     if options.trained is not None and options.alone is not None:
-        rows = [by_clocks(options.trained, options.alone)]
-        write(rows, options)
+        folders = timed_runs(options.trained)
+        rows = [by_clocks(folders, options.alone)]
+        write(rows, options, {**starts(folders[0])[-1], "command": sys.argv})
         print(json.dumps(rows[0], indent=2))
         return rows
     machine.use_compilation_cache()
@@ -337,19 +344,15 @@ def main(options: Options) -> list[dict[str, Any]]:
         print(json.dumps(rows[-1]), flush=True)
         if config.eval.every and not rows[-1]["measured"]["evaluations"]:
             print("no evaluation fell into the time that was measured: give more --seconds", flush=True)
-        write(rows, options)
+        write(rows, options, provenance())
     console = Console()
     console.print(_table(rows))
     console.print(_parts(rows))
     return rows
 
 
-def write(rows: list[dict[str, Any]], options: Options) -> None:
-    """Write the JSON. Runs that were trained before know best on what."""
-    made = provenance()
-    if options.trained is not None:
-        run = next(options.trained.glob(f"**/{logs.TIMING}")).parent
-        made = {**starts(run)[-1], "command": made["command"]}
+def write(rows: list[dict[str, Any]], options: Options, made: dict[str, Any]) -> None:
+    """Write the JSON; `made` is how the measured runs were made."""
     path = options.out / f"{options.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"provenance": made, "options": str(options), "rows": rows}, indent=2) + "\n")
