@@ -19,12 +19,13 @@ import pandas as pd
 
 from gpld import results, studies
 from gpld.analysis import curves, figures, sensitivity, statistics
+from gpld.analysis.cost import UPDATES
 from gpld.population import TITLES
 from gpld.results import Tables
 from gpld.studies import Study, _show
 
 ROOT = Path(__file__).parents[1]
-STUDY = "locomotion-short"
+STUDY, COST = "locomotion-short", "cost"
 DATA = ROOT / "results" / STUDY
 PAGE = ROOT / "docs" / "results.md"
 FIGURES = ROOT / "docs" / "figures"
@@ -37,16 +38,19 @@ PEER_STEPS = 200_000
 """Env steps at which others' runs are compared: the last at which both have been evaluated."""
 SAME = 0.005
 """Gains below this are called none."""
+MAPS = ("posterior", "prior")
+MORE = {"variants-short": "Other penalties", "pixels-short": "From images"}
+"""Studies of few runs, by name, with the titles of their sections, which are there once they have results."""
 
 
 class Evidence:
-    """The committed runs of the study, and what follows from them."""
+    """The committed runs of a study, and what follows from them."""
 
-    def __init__(self) -> None:
-        self.study: Study = studies.get(STUDY)
-        self.tables: Tables = results.read_tables(DATA)
+    def __init__(self, name: str = STUDY) -> None:
+        self.study: Study = studies.get(name)
+        self.tables: Tables = results.read_tables(DATA.parent / name)
         with tempfile.TemporaryDirectory() as folder:
-            studies.unpack_committed(self.study, Path(folder), DATA)
+            studies.unpack_committed(self.study, Path(folder), DATA.parent / name)
             self.rows = results.load(folder)
         self.env_steps = self.study.env_steps[-1]
         self.scores = statistics.final_scores(self.rows, self.env_steps)
@@ -80,6 +84,7 @@ def write_page(found: Evidence) -> str:
         gains(found),
         "## Smoother models",
         smoothness(found),
+        *(part for name, title in MORE.items() if kept(name) for part in (f"## {title}", more(name))),
         "## What it costs",
         cost(),
         "## DreamerV3 here and elsewhere",
@@ -193,12 +198,10 @@ def smoothness(found: Evidence) -> str:
     measured = found.tables.tables["sensitivity"]
     if measured.empty:
         return "Not measured yet."
-    last = measured.loc[measured["env_steps"] == measured["env_steps"].max()]
-    named = last.assign(run=last["task"] + "/" + last["method"] + "/" + last["seed"].astype(str))
-    means = sensitivity.averages(named).groupby(["task", "map", "method"])[["kl", "jacobian"]].mean()
+    means = _last_means(measured)
     rows = []
-    for task in dict.fromkeys(last["task"]):
-        for name in ("posterior", "prior"):
+    for task in dict.fromkeys(measured["task"]):
+        for name in MAPS:
             ours, theirs = means.loc[(task, name, GPLD)], means.loc[(task, name, DREAMER)]
             rows.append(
                 [
@@ -222,6 +225,13 @@ def smoothness(found: Evidence) -> str:
     return "\n\n".join([words, _table(header, rows), _predictions(found)])
 
 
+def _last_means(measured: pd.DataFrame) -> pd.DataFrame:
+    """Sensitivity of the last models: means over lengths of steps and seeds, by task, map and method."""
+    last = measured.loc[measured["env_steps"] == measured["env_steps"].max()]
+    named = last.assign(run=last["task"] + "/" + last["method"] + "/" + last["seed"].astype(str))
+    return sensitivity.averages(named).groupby(["task", "map", "method"])[["kl", "jacobian"]].mean()
+
+
 def _predictions(found: Evidence) -> str:
     measured = found.tables.tables["quality"]
     last = measured.loc[measured["env_steps"] == measured["env_steps"].max()]
@@ -241,18 +251,83 @@ def _predictions(found: Evidence) -> str:
     return "\n\n".join([words, _table(header, rows)])
 
 
+def kept(name: str) -> bool:
+    """Whether results of a study are committed."""
+    return (DATA.parent / name / results.RUNS).exists()
+
+
+def more(name: str) -> str:
+    """A study of few runs: its purpose, figure, and scores of each run."""
+    found = Evidence(name)
+    measured = found.tables.tables["sensitivity"]
+    smooth = dict(_last_means(measured)["kl"]) if len(measured) else {}
+    rows = []
+    for task in found.tasks:
+        for method in found.study.methods:
+            scores, areas = (found.values(kind, task, method) for kind in (found.scores, found.areas))
+            if not len(scores):
+                continue
+            kl = (f"{smooth[task, place, method]:.3g}" for place in MAPS if smooth)
+            each = ", ".join(f"{score:.0f}" for score in sorted(scores))
+            rows.append([f"{task}, {method}", f"{scores.mean():.0f}", each, f"{areas.mean():.0f}", *kl])
+    header = ["", "score", "of each seed", "mean return while training"]
+    header += [f"KL per step, {place}" for place in MAPS if smooth]
+    how = f"{found.study.purpose.strip()} After {found.env_steps:,} env steps; `gpld study report {name}` "
+    figure = f"![Returns over env steps]({FIGURES.name}/{name}-tasks.png)"
+    return "\n\n".join([" ".join((how + "shows the rest.").split()), figure, _table(header, rows)])
+
+
 def cost() -> str:
     """What the penalty adds to an update."""
     one, eight = _overhead("update-09e7219", runs=1), _overhead("update-09e7219", runs=8)
     paper = results.paper_cost()
     same = (paper["rho"] == 0.5) & (paper["posterior"] == 0.5) & (paper["prior"] == 0)
     ratio = float(paper.loc[same, "ratio"].iloc[0])
-    return (
+    words = (
         f"An update with the penalty takes {one:.3f} times as long as one of DreamerV3 with one run in a "
         f"program, and {eight:.3f} times with eight (12M agent, one NVIDIA H200): the closed form needs "
         f"no second backward pass. The paper reports {ratio:.2f} times for the same setting. "
         "[Performance](performance.md) has the tables."
     )
+    return "\n\n".join([words, *(_settings() if kept(COST) else [])])
+
+
+def _settings() -> list[str]:
+    """The paper's table of costs, beside what the same settings take here."""
+    tables = results.read_tables(DATA.parent / COST)
+    measured = tables.tables["cost"].set_index(["rho", "posterior", "prior", "estimator"])
+    baseline = measured.xs("", level="estimator").iloc[0]
+    rows = []
+    for paper in results.paper_cost().itertuples(index=False):
+        setting = (paper.rho, paper.posterior, paper.prior)
+        ways = [measured.loc[(*setting, estimator)] for estimator in ("vjp", "probes")]
+        rows.append(
+            [
+                *(f"{value:g}" for value in setting),
+                f"{paper.ratio:.2f} ± {paper.std:.3f}",
+                *(f"{way['ratio']:.3f} ± {way['ratio_std']:.3f}" for way in ways),
+                f"{paper.seconds_more:.0f}",
+                *(f"{way['seconds_more']:.0f}" for way in ways),
+                *(f"{way['temporary_mib']:.0f}" for way in ways),
+                *(f"{way['kernels']:.0f}" for way in ways),
+            ]
+        )
+    header = ["rho", "posterior", "prior", "the paper's time over DreamerV3's", "by products", "closed form"]
+    header += ["the paper's extra s in 500k env steps", "by products", "closed form"]
+    header += ["temporary MiB by products", "closed form", "kernels by products", "closed form"]
+    made = tables.runs[0].provenance
+    words = (
+        "The paper's table of run times, which it took with vector-Jacobian products. Here the same penalty "
+        "is timed that way (`estimator = vjp`) and in the closed form that training uses, each setting in "
+        f"turn in every round, one run in a program. DreamerV3 takes {baseline['ms']:.2f} ms an update, "
+        f"{baseline['temporary_mib']:.0f} MiB besides its states and {baseline['kernels']:.0f} kernels."
+    )
+    how = (
+        f"`gpld study run {COST}`, {made['date']}, {made['device']['kind']}, jax {made['packages']['jax']}, "
+        f"commit {made['git']['commit'][:7]}; means and standard deviations, here over rounds of "
+        f"{UPDATES} updates, in the paper over whole runs."
+    )
+    return [words, _table(header, rows), how]
 
 
 def _overhead(name: str, *, runs: int) -> float:
@@ -390,11 +465,13 @@ def write_numbers(found: Evidence) -> str:
 
 def draw(found: Evidence) -> list[Path]:
     """Save the figures of the pages."""
-    source = f"data: results/{STUDY}; command: {COMMAND}"
     paths = []
-    for name, figure in _show.draw(found.study, found.rows, "interval").items():
-        if name == "tasks" or len(found.tasks) > 1:
-            paths += figures.save(figure, FIGURES, f"{STUDY}-{name}", source=source, kinds=(".png",))
+    for evidence in (found, *(Evidence(name) for name in MORE if kept(name))):
+        study = evidence.study.name
+        source = f"data: results/{study}; command: {COMMAND}"
+        for name, figure in _show.draw(evidence.study, evidence.rows, "interval").items():
+            if name == "tasks" or len(evidence.tasks) > 1:
+                paths += figures.save(figure, FIGURES, f"{study}-{name}", source=source, kinds=(".png",))
     return paths
 
 

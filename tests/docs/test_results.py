@@ -1,5 +1,6 @@
 """Tables of measurements are what the data say, and nothing is kept that no page names."""
 
+import dataclasses
 import json
 import re
 from dataclasses import replace
@@ -7,6 +8,8 @@ from dataclasses import replace
 import pandas as pd
 import pytest
 
+from gpld.analysis import cost
+from gpld.config import flat
 from tests import scripts
 
 from .pages import ROOT
@@ -122,21 +125,17 @@ def test_its_figures_are_there(page):
 
 
 def test_the_page_says_what_the_data_say(page, monkeypatch):
-    """Were GPLD's returns half as high, and were another task run as each was, the page would say so."""
+    """Were GPLD's returns half as high, and a task not run, the page would say so."""
     tables = page.results.read_tables(page.DATA)
-    first = tables.runs[0].task
+    *_, left_out = page.studies.get(page.STUDY).tasks
     changed = {}
     for name, rows in tables.tables.items():
-        rows = rows.copy()
+        rows = rows.loc[rows["task"] != left_out].reset_index(drop=True)
         if "return" in rows:
             rows.loc[rows["method"] == page.GPLD, "return"] /= 2
-        own = rows.loc[rows["task"] == first]
-        changed[name] = pd.concat([rows, own.assign(task="hopper-hop")], ignore_index=True)
-    more = [run for run in tables.runs if run.task == first]
-    other = {"task": "hopper-hop"}
-    more = [replace(run, **other, options={**run.options, **other}) for run in more]
-    made_up = replace(tables, runs=(*tables.runs, *more), tables=changed)
-    monkeypatch.setattr(page.results, "read_tables", lambda _: made_up)
+        changed[name] = rows
+    runs = tuple(run for run in tables.runs if run.task != left_out)
+    monkeypatch.setattr(page.results, "read_tables", lambda _: replace(tables, runs=runs, tables=changed))
     found = page.Evidence()
     text = page.write_page(found)
     for task in found.tasks:
@@ -144,4 +143,60 @@ def test_the_page_says_what_the_data_say(page, monkeypatch):
         assert gain < 0
         assert f"**{-gain:.0%} less** on {task}" in text
         assert f"On {task}, where the paper reports a gain, GPLD scores {-gain:.0%} less here." in text
+    assert f"{left_out} is still missing." in text or f"and {left_out} are still missing." in text
     assert page.write_page(found) != page.PAGE.read_text()
+
+
+def _as_json(value):
+    return json.loads(json.dumps(value, default=dataclasses.asdict))
+
+
+def test_studies_of_few_runs_are_shown_once_they_have_results(page, monkeypatch, tmp_path):
+    monkeypatch.setattr(page, "DATA", tmp_path / page.STUDY)
+    assert not page.kept("variants-short")
+    tables = page.results.read_tables(RESULTS / page.STUDY)
+    study = page.studies.get("variants-short")
+
+    def ours(task, seed):
+        return task == study.tasks[0] and seed in study.seeds
+
+    runs = tuple(run for run in tables.runs if ours(run.task, run.seed))
+    rows = {
+        name: own.loc[[ours(*key) for key in own[["task", "seed"]].itertuples(index=False)]]
+        for name, own in tables.tables.items()
+    }
+    found = replace(tables, study=_as_json(study), runs=runs, tables=rows)
+    page.results.write_tables(found, tmp_path / study.name)
+    assert page.kept("variants-short")
+    text = page.more("variants-short")
+    assert "Two seeds of each rank nothing" in text
+    found = page.Evidence("variants-short")
+    for method in (page.DREAMER, page.GPLD):
+        low, high = sorted(found.values(found.scores, study.tasks[0], method))
+        assert f"| {study.tasks[0]}, {method} | {(low + high) / 2:.0f} | {low:.0f}, {high:.0f} |" in text
+    assert "as launched |" not in text
+
+
+def test_the_cost_of_every_setting_is_shown_beside_the_paper_s(page, monkeypatch, tmp_path):
+    """With ratios that are made up."""
+    study = page.studies.get(page.COST)
+    runs = page.studies.plan(study).runs
+    made = {"date": "today", "device": {"kind": "a GPU"}, "packages": {"jax": "1"}, "git": {"commit": "0"}}
+    records = [
+        page.results.RunRecord(run.task, run.method, run.seed, _as_json(flat(run.config)), made)
+        for run in runs
+    ]
+    rows = []
+    for number, run in enumerate(runs):
+        about = {"task": run.task, "method": run.method, "seed": run.seed, "device": "a GPU"}
+        numbers = dict.fromkeys(page.results.TABLES["cost"][5:], 1.0) | {"ratio": 1 + number / 100}
+        rows.append(about | cost.setting_of(run.config)._asdict() | numbers)
+    tables = dict(page.results.read_tables(RESULTS / page.STUDY).tables)
+    tables = {name: own.iloc[:0] for name, own in tables.items()} | {"cost": pd.DataFrame(rows)}
+    made_up = page.results.Tables(_as_json(study), tuple(records), tables)
+    page.results.write_tables(made_up, tmp_path / page.COST)
+    monkeypatch.setattr(page, "DATA", tmp_path / page.STUDY)
+    _, table, how = page._settings()
+    for number, run in enumerate(runs):
+        assert (f"| {1 + number / 100:.3f} ± 1.000 |" in table) == (run.method != page.DREAMER)
+    assert "a GPU" in how
