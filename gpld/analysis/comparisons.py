@@ -42,11 +42,15 @@ def score_table(
     """
     summary = scores if "mean" in scores else statistics.summarise(scores)
     known = {(row["task"], row["method"]): row for row in summary.to_dict("records")}
-    rows = []
+    rows, unscaled = [], []
     for task in compared.tasks:
         own = {method: known.get((task, method)) for method in compared.methods}
         means = {method: row["mean"] if row else np.nan for method, row in own.items()}
         gains = [_gain(means[method], means[compared.baseline]) for method in compared.others]
+        baseline = own[compared.baseline]
+        if baseline and not statistics.is_scale(baseline["mean"], baseline["std"]):
+            unscaled.append(task)
+            gains = [NOTHING] * len(gains)
         rows.append((task, *map(_spread, own.values()), *gains))
     groups = {ALL: compared.tasks, **(subsets or {})} if len(compared.tasks) > 1 else {}
     totals = [row for name, tasks in groups.items() for row in _aggregates(summary, name, tasks, compared)]
@@ -56,6 +60,9 @@ def score_table(
     about = f"mean \u00b1 standard deviation{interval} over seeds ({seeds})"
     if set(summary["seeds"]) == {1}:
         about = "one seed each"
+    if unscaled:
+        where = f"where {compared.baseline}'s mean is less than its standard deviation"
+        notes = (f"no ratios for {', '.join(unscaled)}, {where}", *notes)
     return Table(title, header, tuple(rows + totals), (about, *notes), len(totals))
 
 

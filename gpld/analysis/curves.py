@@ -100,8 +100,10 @@ def peer_curves(rows: pd.DataFrame, until: int) -> dict[tuple[str, str], Curve]:
 
 
 def final_scales(curves: Curves, baseline: str) -> dict[str, float]:
-    """The scale of each task's returns: the baseline's mean return at the end of its curves."""
-    return {task: float(runs.returns[:, -1].mean()) for (task, m), runs in curves.items() if m == baseline}
+    """The scale of each task's returns: the baseline's mean at the end of its curves, if it is a scale."""
+    last = {task: runs.returns[:, -1] for (task, method), runs in curves.items() if method == baseline}
+    found = {task: (float(own.mean()), float(own.std())) for task, own in last.items()}
+    return {task: mean for task, (mean, std) in found.items() if statistics.is_scale(mean, std)}
 
 
 def aggregate_curve(

@@ -39,8 +39,12 @@ def aggregate(curves: Curves, compared: Comparison, band: Band = "std") -> "Figu
     """Raw and normalised mean over tasks, side by side."""
     figure, axes = panels(2, columns=2, panel=(3.4, 2.7))
     scales = final_scales(curves, compared.baseline)
-    shown = compared._replace(tasks=[task for task in compared.tasks if scales.get(task)])
-    for panel, title, divisors in ((axes[0], "raw", None), (axes[1], "normalised", scales)):
+    known = {task for task, method in curves if method == compared.baseline}
+    for panel, title, tasks, divisors in (
+        (axes[0], "raw", known, None),
+        (axes[1], "normalised", scales, scales),
+    ):
+        shown = compared._replace(tasks=[task for task in compared.tasks if task in tasks])
         _aggregate(panel, curves, shown, divisors, band, f"{title} mean of {len(shown.tasks)} tasks")
     legend(figure)
     return figure

@@ -5,7 +5,7 @@ take any leading axes, over which a bootstrap repeats them: [..., runs, tasks] t
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -185,15 +185,19 @@ def aggregate(summary: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """The paper's aggregates by method: `raw` mean over tasks, `normalised` mean, `gain`, number of `tasks`.
 
     In the normalised mean each task's mean is divided by that of the baseline, so the baseline has exactly 1;
-    `gain` is how much more than that a method has. Only tasks that a method and the baseline both have count.
+    `gain` is how much more than that a method has. Only tasks that a method and the baseline both have count,
+    and in the normalised mean those that `is_scale` allows.
     """
     means = summary.pivot(index="task", columns="method", values="mean")
     if baseline not in means:
         raise ValueError(f"{baseline} has no scores to normalise by")
+    own = summary.loc[summary["method"] == baseline].set_index("task")
+    scales = own.index[is_scale(own["mean"], own["std"])]
     table = {}
     for method in means.columns:
         both = means[[baseline, method]].dropna() if method != baseline else means[[baseline]].dropna()
-        ratio = both[method] / both[baseline]
+        scaled = both.loc[both.index.isin(scales)]
+        ratio = scaled[method] / scaled[baseline]
         table[method] = {
             "raw": both[method].mean(),
             "normalised": ratio.mean(),
@@ -204,9 +208,18 @@ def aggregate(summary: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
 
 def baseline_means(scores: pd.DataFrame, baseline: str, tasks: Sequence[str]) -> dict[str, float]:
-    """The baseline's mean score on each of some tasks where it is not 0, to divide scores by."""
-    means = scores.loc[scores["method"] == baseline].groupby("task", observed=True)["return"].mean()
-    return {task: float(means[task]) for task in tasks if means.get(task)}
+    """The baseline's mean score on each of some tasks, where it `is_scale`, to divide scores by."""
+    own = scores.loc[scores["method"] == baseline].groupby("task", observed=True)["return"]
+    means, stds = own.mean(), own.std(ddof=0)
+    return {task: float(means[task]) for task in tasks if task in means and is_scale(means[task], stds[task])}
+
+
+def is_scale(mean: Any, std: Any) -> Any:
+    """Whether scores can be divided by a baseline's mean: if it exceeds its standard deviation over seeds.
+
+    A ratio to a mean that may as well be 0, of a task that the baseline has not learned, says nothing.
+    """
+    return abs(mean) > std
 
 
 def score_matrix(

@@ -266,9 +266,9 @@ def tiles(found: OpenedResults, rows: pd.DataFrame) -> list[report.Tile]:
 
 
 def _gain_tile(study: Study, scores: pd.DataFrame, method: str, env_steps: int) -> report.Tile | None:
-    """A method's mean gain over the tasks that it and the baseline have; None if there is no such task."""
-    own, theirs = (set(scores.loc[scores["method"] == name, "task"]) for name in (method, study.baseline))
-    tasks = [task for task in study.tasks if task in own & theirs]
+    """A method's mean gain over the tasks that both have and the baseline's mean is a scale of; or None."""
+    own = set(scores.loc[scores["method"] == method, "task"])
+    tasks = [task for task in statistics.baseline_means(scores, study.baseline, study.tasks) if task in own]
     if not tasks:
         return None
     sides = [statistics.score_matrix(scores, name, tasks) for name in (method, study.baseline)]

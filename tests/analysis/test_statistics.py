@@ -10,6 +10,7 @@ from scipy.stats import trim_mean
 
 from gpld import results
 from gpld.analysis import statistics
+from gpld.analysis.comparisons import Comparison, score_table
 from gpld.tasks import LOCOMOTION
 from tests.results.helpers import METHODS, rows
 
@@ -194,6 +195,7 @@ def test_only_tasks_that_both_have_are_compared():
             "task": ["a", "b", "a", "c"],
             "method": ["DreamerV3", "DreamerV3", "ours", "ours"],
             "mean": [10.0, 100.0, 15.0, 1000.0],
+            "std": [0.0, 99.0, 20.0, 0.0],
         }
     )
     table = statistics.aggregate(summary, "DreamerV3")
@@ -201,6 +203,28 @@ def test_only_tasks_that_both_have_are_compared():
     assert table.loc["DreamerV3"].tolist() == [55.0, 1.0, 0.0, 2]
     with pytest.raises(ValueError, match="nobody has no scores"):
         statistics.aggregate(summary, "nobody")
+
+
+def test_scores_are_not_divided_by_a_mean_that_may_as_well_be_zero():
+    returns = {"learned": [300.0, 100.0], "one seed did": [9.0, 0.0, 0.0], "none did": [0.0, 0.0]}
+    scores = pd.DataFrame(
+        [
+            {"task": task, "method": method, "seed": seed, "return": value + more}
+            for task, own in returns.items()
+            for method, more in (("DreamerV3", 0.0), ("ours", 50.0))
+            for seed, value in enumerate(own)
+        ]
+    )
+    assert statistics.baseline_means(scores, "DreamerV3", list(returns)) == {"learned": 200.0}
+    table = statistics.aggregate(statistics.summarise(scores), "DreamerV3")
+    assert table.loc["ours", "normalised"] == pytest.approx(1.25)
+    assert table.loc["ours", "raw"] == pytest.approx((250 + 53 + 50) / 3)  # of all tasks
+    compared = Comparison(list(returns), ["DreamerV3", "ours"], "DreamerV3")
+    shown = score_table(scores, compared, title="")
+    assert [row[-1] for row in shown.rows[:3]] == ["+25.0%", "-", "-"]
+    assert any(note.startswith("no ratios for one seed did, none did,") for note in shown.notes)
+    shown = score_table(scores, compared._replace(tasks=["learned"]), title="")
+    assert not any("no ratios" in note for note in shown.notes)
 
 
 def test_scores_become_a_matrix_with_holes():
