@@ -68,10 +68,13 @@ class Evidence:
         """How much more GPLD has than DreamerV3, as a share of it."""
         return self.values(scores, task, GPLD).mean() / self.values(scores, task, DREAMER).mean() - 1
 
-    def normalised(self, scores: pd.DataFrame, method: str) -> np.ndarray:
-        """Scores `[runs, tasks]`, divided by DreamerV3's mean on each task."""
-        scale = {task: float(self.values(scores, task, DREAMER).mean()) for task in self.tasks}
-        return statistics.score_matrix(scores, method, self.tasks, scale)
+    def has_ratio(self, task: str) -> bool:
+        """Whether scores on a task can be divided by DreamerV3's."""
+        return task in statistics.baseline_means(self.scores, DREAMER, self.tasks)
+
+    def matrix(self, scores: pd.DataFrame, method: str) -> np.ndarray:
+        """Scores `[runs, tasks]`: of every task at most 1000."""
+        return statistics.score_matrix(scores, method, self.tasks)
 
 
 def write_page(found: Evidence) -> str:
@@ -99,21 +102,26 @@ def write_page(found: Evidence) -> str:
 
 def in_short(found: Evidence) -> str:
     """The answer, and how sure it is."""
-    ours, theirs = (found.normalised(found.scores, method) for method in (GPLD, DREAMER))
-    iqm, chance = float(statistics.iqm(ours)), statistics.probability_of_improvement(ours, theirs)
-    area = float(np.mean([found.gain(found.areas, task) for task in found.tasks]))
-    low, high = statistics.improvement_interval(ours, theirs)
-    by_task = _tasks([f"**{_more(found.gain(found.scores, task))}** on {task}" for task in found.tasks])
+    sides = [found.matrix(found.scores, method) for method in (GPLD, DREAMER)]
+    iqm, their_iqm = (
+        f"{statistics.iqm(side):.0f} {_interval(statistics.interval(statistics.iqm, side), digits=0)}"
+        for side in sides
+    )
+    area, their_area = (found.matrix(found.areas, method).mean() for method in (GPLD, DREAMER))
+    low, high = statistics.improvement_interval(*sides)
+    told = [task for task in found.tasks if found.has_ratio(task)]
+    by_task = _tasks([f"**{_more(found.gain(found.scores, task))}** on {task}" for task in told])
     count = len(found.tasks)
     together = {1: "", 2: " over both tasks"}.get(count, f" over all {count} tasks")
     lines = [
         f"After {found.env_steps:,} env steps, with {len(found.study.seeds)} seeds of each method and "
-        f"compared with DreamerV3, GPLD-DreamerV3 scores {by_task}. The interquartile mean of its "
-        f"scores{together}, in multiples of DreamerV3's mean, is {iqm:.2f} "
-        f"{_interval(statistics.interval(statistics.iqm, ours))}; a run of GPLD scores more than one of "
-        f"DreamerV3 with probability {chance:.2f} {_interval((low, high))}; and over the whole of training "
-        f"(area under the curve) it has {_more(area)}. Brackets hold 95% intervals of a stratified bootstrap "
-        "over runs."
+        f"compared with DreamerV3, GPLD-DreamerV3 scores {by_task}.",
+        *(_too_little(found, task) for task in found.tasks if task not in told),
+        f"The interquartile mean of its scores{together} is {iqm}, and DreamerV3's {their_iqm}; a run of "
+        "GPLD scores more than one of DreamerV3 with probability "
+        f"{statistics.probability_of_improvement(*sides):.2f} {_interval((low, high))}; and over the whole "
+        f"of training (area under the curve, mean of tasks) it has {_more(area / their_area - 1)}. Brackets "
+        "hold 95% intervals of a stratified bootstrap over runs.",
     ]
     if low <= 0.5 <= high:
         lines.append("So few runs do not settle which of the two learns sooner.")
@@ -130,6 +138,15 @@ def in_short(found: Evidence) -> str:
     return " ".join(lines)
 
 
+def _too_little(found: Evidence, task: str) -> str:
+    """Scores on a task that DreamerV3 has not learned."""
+    ours, theirs = (found.values(found.scores, task, method) for method in (GPLD, DREAMER))
+    return (
+        f"On {task}, where DreamerV3 scores too little for a percentage, its seeds score from "
+        f"{theirs.min():.0f} to {theirs.max():.0f} and GPLD's from {ours.min():.0f} to {ours.max():.0f}."
+    )
+
+
 def gains(found: Evidence) -> str:
     """Figure and table of scores."""
     paper = results.paper_scores().pivot(index="task", columns="method", values="mean")
@@ -142,15 +159,15 @@ def gains(found: Evidence) -> str:
                 task,
                 _mean(theirs[:, 0]),
                 _mean(ours[:, 0]),
-                _signed(found.gain(found.scores, task), digits=1),
+                _signed(found.gain(found.scores, task), digits=1) if found.has_ratio(task) else "",
                 f"{chance:.2f} {_interval(statistics.improvement_interval(ours, theirs))}",
-                _signed(found.gain(found.areas, task), digits=1),
+                _signed(found.gain(found.areas, task), digits=1) if found.has_ratio(task) else "",
                 _signed(paper.loc[task, GPLD] / paper.loc[task, DREAMER] - 1, digits=1),
             ]
         )
     header = ["task", "DreamerV3", "GPLD-DreamerV3", "gain", "probability that a GPLD run scores more"]
     header += ["gain, area under the curve", "the paper's gain at 1M env steps"]
-    worse = [task for task in found.tasks if found.gain(found.scores, task) < SAME]
+    worse = [task for task in found.tasks if found.has_ratio(task) and found.gain(found.scores, task) < SAME]
     about = f"Means of 20 episodes of each seed's last model, after {found.env_steps:,} env steps."
     if worse:
         about += "\n\n" + "\n\n".join(_behind(found, task) for task in worse)
@@ -442,17 +459,21 @@ def write_section(found: Evidence) -> str:
 
 def write_numbers(found: Evidence) -> str:
     """The three numbers of the README."""
-    by_task = _tasks([f"{_signed(found.gain(found.scores, task))} on {task}" for task in found.tasks])
+    told = [task for task in found.tasks if found.has_ratio(task)]
+    by_task = _tasks([f"{_signed(found.gain(found.scores, task))} on {task}" for task in told])
+    rest = [task for task in found.tasks if task not in told]
     alone, eight = _update("update-09e7219", runs=1), _update("update-09e7219", runs=8)
     theirs = next(row["ms"] for row in _measured("update-reference") if row["method"] == GPLD)
-    so_far = f"{len(found.tasks)} of {len(found.study.tasks)} locomotion tasks so far"
-    ours, baseline = (found.normalised(found.scores, method) for method in (GPLD, DREAMER))
+    count = f"{len(found.tasks)} of " * bool(found.missing) + f"the paper's {len(found.study.tasks)}"
+    ours, baseline = (found.matrix(found.scores, method) for method in (GPLD, DREAMER))
     chance = statistics.probability_of_improvement(ours, baseline)
     interval = _interval(statistics.improvement_interval(ours, baseline))
-    seeds = f"{len(found.study.seeds)} seeds each, {so_far}"
+    seeds = f"{len(found.study.seeds)} seeds each, {count} locomotion tasks"
     lines = [
-        f"**{by_task}**: return against DreamerV3's at {found.env_steps // 1000}k env steps. A run of GPLD "
-        f"scores more than one of DreamerV3 with probability {chance:.2f} {interval} ({seeds}: "
+        f"**{by_task}**: return against DreamerV3's at {found.env_steps // 1000}k env steps"
+        f"{f' (it has learned too little of {_tasks(rest)} for a percentage)' * bool(rest)}. A run of GPLD "
+        "scores "
+        f"more than one of DreamerV3 with probability {chance:.2f} {interval} ({seeds}: "
         "[results](docs/results.md)).",
         f"**{theirs / alone['ms']:.1f} to {theirs / eight['ms']:.1f} times as fast** as the authors' code on "
         f"one H200: {alone['ms']:.1f} ms an update alone and {eight['ms']:.1f} ms in eight runs of one "
@@ -485,8 +506,8 @@ def _mean(values: np.ndarray) -> str:
     return f"{values.mean():.0f} [{low:.0f}, {high:.0f}]"
 
 
-def _interval(ends: Sequence[float]) -> str:
-    return f"[{ends[0]:.2f}, {ends[1]:.2f}]"
+def _interval(ends: Sequence[float], digits: int = 2) -> str:
+    return f"[{ends[0]:.{digits}f}, {ends[1]:.{digits}f}]"
 
 
 def _more(gain: float) -> str:
