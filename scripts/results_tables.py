@@ -531,10 +531,13 @@ def recipe() -> str:
     return table(header, rows, *sources)
 
 
+NEARLY = 0.1
+"""Nats by which a policy's entropy may lie below the largest and still count as the same."""
+
+
 def dream_rewards() -> str:
     """What dreams promise for an episode, beside what evaluations return."""
-    data = read("dream-rewards")
-    tried = pd.DataFrame(data["rows"])
+    tried = pd.DataFrame(read("metrics/walker-stand")["rows"])
     tried["dreamt"] = tried["dream/reward"] * FRAMES / REPEAT
     means = tried.groupby(["env_steps", "method"])[["eval/return", "dreamt"]].mean()
     rows = []
@@ -545,7 +548,24 @@ def dream_rewards() -> str:
             cells += [f"{dreamt:.0f}", f"{earned:.0f}", f"{dreamt / earned:.2f}"]
         rows.append(cells)
     header = ["env steps", f"{DREAMER}, dreamt", "earned", "ratio", f"{GPLD}, dreamt", "earned", "ratio"]
-    return table(header, rows, "dream-rewards")
+    return table(header, rows, "metrics/walker-stand")
+
+
+def rare_rewards() -> str:
+    """How much imagined returns differ where rewards are rare, and how random policies still are."""
+    tried = pd.DataFrame(read("metrics/hopper-hop")["rows"])
+    most = tried["entropy/policy"].max()
+    rows = []
+    for steps, own in tried.groupby("env_steps"):
+        random = int((own["entropy/policy"] > most - NEARLY).sum())
+        cells = (f"{own['return/std'].median():.3f}", f"{own['return/scale'].median():.2f}")
+        best = own["eval/return"]
+        rows.append(
+            [f"{steps:,}", *cells, f"{random} of {len(own)}", f"{best.median():.1f} ({best.max():.0f})"]
+        )
+    header = ["env steps", "standard deviation of imagined returns", "range they are divided by"]
+    header += ["policies as random as at first", "evaluation, median (best)"]
+    return table(header, rows, "metrics/hopper-hop")
 
 
 def _returns(rows: pd.DataFrame) -> str:
@@ -565,6 +585,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "foundations": foundations,
     "dreams": dreams,
     "dream rewards": dream_rewards,
+    "rare rewards": rare_rewards,
     "loop": lambda: loop({"end_to_end": ", H200, 12M", "end_to_end-cpu": ", two cores, 0.1M"}),
     "start": start,
     "environments": environments,
