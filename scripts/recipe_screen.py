@@ -38,7 +38,7 @@ FACTORS: Mapping[str, tuple[float, float]] = {
     "agent.loss.reward": (1.0, 10.0),
     "agent.penalty.posterior": (0.0, 0.5),
     "agent.loss.free_nats": (0.3, 1.0),
-    "agent.behavior.slow_rate": (0.02, 0.1),
+    "agent.behavior.return_limit": (0.01, 1.0),
 }
 """The lower and the higher value of each option."""
 SMALL = {"agent.optimizer.learning_rate": (5e-4, 2e-3)}
