@@ -6,7 +6,6 @@ same round.
 """
 
 import math
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 import pandas
 
-from gpld import agent, results
+from gpld import agent, machine, results
 from gpld.analysis.tables import NOTHING, Table
 from gpld.config import AgentConfig, Config, override
 from gpld.display.curve import COLOURS
@@ -35,6 +34,9 @@ WALKER = Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, 6)
 
 UPDATES, REPEATS = 16, 10
 """Updates in one timed call, and timed calls of every setting."""
+
+COMPILING = 4 * 2**30
+"""Bytes of the host's memory that are left for each program while it is compiled."""
 
 ENV_STEPS = 500_000
 """Length of the runs whose times the paper reports."""
@@ -236,7 +238,8 @@ def compare(
     the paper reports of a penalty of this rho and these weights, which it estimated by products.
     """
     kinds = {_kind(config): config for config in configs}
-    with ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2)) as pool:
+    at_a_time = min(machine.cores(), machine.host_memory().free // COMPILING)
+    with ThreadPoolExecutor(max(1, at_a_time)) as pool:
         program = partial(Program, spaces=spaces, runs=runs, updates=updates)
         futures = {kind: pool.submit(program, config) for kind, config in kinds.items()}
         compiled = {kind: futures[kind].result() for kind in progress(list(kinds), "compile")}
