@@ -61,7 +61,7 @@ def score_table(
     if set(summary["seeds"]) == {1}:
         about = "one seed each"
     if unscaled:
-        where = f"where {compared.baseline}'s mean is less than its standard deviation"
+        where = f"where {compared.baseline}'s mean is not above its standard deviation"
         notes = (f"no ratios for {', '.join(unscaled)}, {where}", *notes)
     return Table(title, header, tuple(rows + totals), (about, *notes), len(totals))
 
@@ -79,18 +79,20 @@ def statistics_table(
             rows.append((method, *[NOTHING] * 5))
             continue
         count = f" ({len(tasks)} of {len(compared.tasks)} tasks)" if len(tasks) < len(compared.tasks) else ""
-        own, others = (statistics.score_matrix(scores, m, tasks, scale) for m in (method, compared.baseline))
+        own = statistics.score_matrix(scores, method, tasks, scale)
         simple = (statistics.iqm, statistics.median, statistics.mean, statistics.optimality_gap)
         cells = [_value(float(f(own)), statistics.interval(f, own)) for f in simple]
         better = NOTHING
         if method != compared.baseline:
-            chance = statistics.probability_of_improvement(own, others)
-            better = _value(chance, statistics.improvement_interval(own, others))
+            sides = statistics.both_sides(scores, method, compared.baseline, compared.tasks)
+            chance = statistics.probability_of_improvement(*sides)
+            better = _value(chance, statistics.improvement_interval(*sides))
         rows.append((f"{method}{count}", *cells, better))
     header = ("method", "interquartile mean", "median", "mean", "optimality gap")
     about = f"scores divided by {compared.baseline}'s mean on each task; 95% stratified bootstrap intervals"
     better = f"better than {compared.baseline}"
-    return Table(title, (*header, better), tuple(rows), (about, f"{better}: a run's probability", *notes))
+    about_better = f"{better}: a run's probability, on all tasks that both have"
+    return Table(title, (*header, better), tuple(rows), (about, about_better, *notes))
 
 
 def efficiency_table(curves: Curves, compared: Comparison, *, title: str, notes: Sequence[str] = ()) -> Table:
@@ -173,7 +175,7 @@ def _bounded(row: Mapping) -> str:
 
 
 def _gain(value: float, baseline: float) -> str:
-    known = np.isfinite(value) and np.isfinite(baseline) and baseline != 0
+    known = np.isfinite(value) and np.isfinite(baseline) and baseline > 0
     return f"{value / baseline - 1:+.1%}" if known else NOTHING
 
 

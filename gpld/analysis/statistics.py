@@ -217,9 +217,10 @@ def baseline_means(scores: pd.DataFrame, baseline: str, tasks: Sequence[str]) ->
 def is_scale(mean: Any, std: Any) -> Any:
     """Whether scores can be divided by a baseline's mean: if it exceeds its standard deviation over seeds.
 
-    A ratio to a mean that may as well be 0, of a task that the baseline has not learned, says nothing.
+    A ratio to a mean that may as well be 0, of a task that the baseline has not learned, says nothing, and
+    one to a negative mean the opposite.
     """
-    return abs(mean) > std
+    return mean > std
 
 
 def score_matrix(
@@ -229,6 +230,15 @@ def score_matrix(
     own = scores.loc[scores["method"] == method]
     columns = [np.asarray(own.loc[own["task"] == task, "return"], np.float64) for task in tasks]
     return side_by_side(columns) / np.array([scale[task] if scale else 1.0 for task in tasks])
+
+
+def both_sides(
+    scores: pd.DataFrame, method: str, baseline: str, tasks: Sequence[str]
+) -> tuple[Float[np.ndarray, "runs tasks"], Float[np.ndarray, "_ tasks"]]:
+    """Scores of a method and of a baseline on the tasks that both have."""
+    known = [set(scores.loc[scores["method"] == name, "task"]) for name in (method, baseline)]
+    common = [task for task in tasks if task in known[0] & known[1]]
+    return score_matrix(scores, method, common), score_matrix(scores, baseline, common)
 
 
 def side_by_side(columns: Sequence[Float[np.ndarray, " _"]]) -> Float[np.ndarray, "runs tasks"]:

@@ -266,15 +266,15 @@ def tiles(found: OpenedResults, rows: pd.DataFrame) -> list[report.Tile]:
 
 
 def _gain_tile(study: Study, scores: pd.DataFrame, method: str, env_steps: int) -> report.Tile | None:
-    """A method's mean gain over the tasks that both have and the baseline's mean is a scale of; or None."""
+    """A method's mean gain over tasks of both that the baseline's mean is a scale of; None without any."""
     own = set(scores.loc[scores["method"] == method, "task"])
     tasks = [task for task in statistics.baseline_means(scores, study.baseline, study.tasks) if task in own]
     if not tasks:
         return None
-    sides = [statistics.score_matrix(scores, name, tasks) for name in (method, study.baseline)]
-    ours, baseline = (np.nanmean(side, 0) for side in sides)
-    gains = ours / baseline - 1
+    means = [np.nanmean(statistics.score_matrix(scores, name, tasks), 0) for name in (method, study.baseline)]
+    gains = means[0] / means[1] - 1
     each = ", ".join(f"{task} {gain:+.1%}" for task, gain in zip(tasks, gains, strict=True))
+    sides = statistics.both_sides(scores, method, study.baseline, study.tasks)
     chance, (low, high) = (
         statistics.probability_of_improvement(*sides),
         statistics.improvement_interval(*sides),

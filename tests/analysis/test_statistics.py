@@ -10,7 +10,7 @@ from scipy.stats import trim_mean
 
 from gpld import results
 from gpld.analysis import statistics
-from gpld.analysis.comparisons import Comparison, score_table
+from gpld.analysis.comparisons import Comparison, score_table, statistics_table
 from gpld.tasks import LOCOMOTION
 from tests.results.helpers import METHODS, rows
 
@@ -206,7 +206,7 @@ def test_only_tasks_that_both_have_are_compared():
 
 
 def test_scores_are_not_divided_by_a_mean_that_may_as_well_be_zero():
-    returns = {"learned": [300.0, 100.0], "one seed did": [9.0, 0.0, 0.0], "none did": [0.0, 0.0]}
+    returns = {"learned": [300.0, 100.0], "one seed did": [9.0, 0.0, 0.0], "negative": [-90.0, -80.0]}
     scores = pd.DataFrame(
         [
             {"task": task, "method": method, "seed": seed, "return": value + more}
@@ -218,13 +218,17 @@ def test_scores_are_not_divided_by_a_mean_that_may_as_well_be_zero():
     assert statistics.baseline_means(scores, "DreamerV3", list(returns)) == {"learned": 200.0}
     table = statistics.aggregate(statistics.summarise(scores), "DreamerV3")
     assert table.loc["ours", "normalised"] == pytest.approx(1.25)
-    assert table.loc["ours", "raw"] == pytest.approx((250 + 53 + 50) / 3)  # of all tasks
+    assert table.loc["ours", "raw"] == pytest.approx((250 + 53 - 35) / 3)  # of all tasks
     compared = Comparison(list(returns), ["DreamerV3", "ours"], "DreamerV3")
     shown = score_table(scores, compared, title="")
     assert [row[-1] for row in shown.rows[:3]] == ["+25.0%", "-", "-"]
-    assert any(note.startswith("no ratios for one seed did, none did,") for note in shown.notes)
+    assert any(note.startswith("no ratios for one seed did, negative,") for note in shown.notes)
     shown = score_table(scores, compared._replace(tasks=["learned"]), title="")
     assert not any("no ratios" in note for note in shown.notes)
+    better = statistics_table(scores, compared, title="").rows[1]
+    # Each of ours against each of the baseline's: 3 of 4, 9 of 9 and 4 of 4.
+    assert better[0] == "ours (1 of 3 tasks)"
+    assert better[-1].startswith(f"{(0.75 + 1 + 1) / 3:.3f}")
 
 
 def test_scores_become_a_matrix_with_holes():
