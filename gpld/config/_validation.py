@@ -246,7 +246,8 @@ def _check_task(config: Config) -> None:
     if not prefix and task not in SUITE:
         other = f"; did you mean {GYM_PREFIX}{task} or {POOL_PREFIX}{task}?"
         near = other if re.search(r"-v\d+$", task) else suggestion(task, SUITE)
-        own = f"{GYM_PREFIX}Name-v0 for Gymnasium's or {POOL_PREFIX}Name-v0 for EnvPool's"
+        own = f"{GYM_PREFIX}Name-v0 for Gymnasium's, {POOL_PREFIX}Name-v0 for EnvPool's"
+        own += f" or {JAX_PREFIX}module:name for one written in JAX"
         raise _refuse("task", task, f"a task of the DeepMind Control suite, {own}{near}")
     if prefix and env.pixels:
         raise _refuse("env.pixels", True, f"off for {task}, which may give images as observations")
