@@ -1,8 +1,11 @@
 """The definition of a study, read from a TOML file of this package or a user's."""
 
+import itertools
+import math
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
@@ -60,7 +63,10 @@ class Study:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds of the runs."""
     env_steps: tuple[int, ...] = (1_000_000,)
-    """Env steps at which the runs are scored, in rising order; they are trained for the last."""
+    """Env steps at which the runs are scored, in rising order; they are trained for the last.
+
+    In a file they are rounded up to where all environments of every run have made their steps.
+    """
     start: Start = field(default_factory=Start)
     """The warm start of the runs."""
     presets: tuple[str, ...] = ("12m", "gpu")
@@ -167,7 +173,22 @@ def from_dict(values: Mapping[str, Any], name: str) -> Study:
     changes = {"name": name, "tasks": tuple(dict.fromkeys(expanded)), "purpose": study.purpose.strip()}
     study = replace(study, **changes, **mappings)
     _validate(study)
-    return study
+    return _at_whole_steps(study)
+
+
+def _at_whole_steps(study: Study) -> Study:
+    """The study with env steps at which its runs can end: environments step together, so up to the next."""
+    together = 1
+    for task, method in itertools.product(study.tasks, study.methods):
+        with suppress(ConfigError):  # `check` tells
+            env = study.config(task, method, study.seeds[0]).env
+            together = math.lcm(together, env.count * env.action_repeat)
+
+    def up(step: int) -> int:
+        return -(-step // together) * together
+
+    start = replace(study.start, env_steps=up(study.start.env_steps))
+    return replace(study, env_steps=tuple(dict.fromkeys(map(up, study.env_steps))), start=start)
 
 
 def _with_settings(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -187,6 +187,25 @@ def test_a_users_file_is_a_study(tmp_path):
     assert (config.seed, config.env_steps, config.agent.penalty.rho) == (4, 1200, 1.0)
 
 
+def test_runs_are_scored_where_all_environments_have_made_their_steps():
+    study = _study.parse(TEXT.replace("env_steps = ", "env_steps = [250_001, 250_002, 500_000] # "), "mine")
+    env = study.config("walker-walk", "half, rho 1", 4).env
+    together = env.count * env.action_repeat
+    assert together > 2
+    assert all(step % together == 0 for step in study.env_steps)
+    assert [-(-step // together) * together for step in (250_001, 500_000)] == list(study.env_steps)
+
+
+@pytest.mark.parametrize("name", studies.names())
+def test_runs_of_our_studies_end_where_they_are_scored(name):
+    study = studies.get(name)
+    for task in study.tasks:
+        for method in study.methods:
+            env = study.config(task, method, study.seeds[0]).env
+            steps = (*study.env_steps, study.start.env_steps)
+            assert not any(step % (env.count * env.action_repeat) for step in steps)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
