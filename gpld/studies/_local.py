@@ -72,7 +72,8 @@ class LocalRunner:
 def _places(options: LocalOptions, gpus: Callable[[], list[str]] | None = None) -> list[dict[str, str]]:
     """The environment of each group at work at once."""
     found = (gpus or visible_gpus)()
-    share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / options.per_gpu:.3f}"} if options.per_gpu > 1 else {}
+    each = max(options.per_gpu, -(-options.jobs // len(found))) if found else 1  # more jobs share GPUs, too
+    share = {"XLA_PYTHON_CLIENT_MEM_FRACTION": f"{0.9 / each:.3f}"} if each > 1 else {}
     places = [{"CUDA_VISIBLE_DEVICES": gpu, **share} for _ in range(options.per_gpu) for gpu in found] or [{}]
     count = options.jobs or len(places)
     return [places[i % len(places)] for i in range(count)]

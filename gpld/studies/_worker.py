@@ -28,7 +28,7 @@ from gpld.config import ConfigError
 from gpld.population import Member
 from gpld.studies import _state, _times
 from gpld.studies._plan import RUNS, Group, Plan, Run, read_plan
-from gpld.training import Result, saved, score
+from gpld.training import Result, TrainingStopped, saved, score
 from gpld.training.score import Score
 
 Done = TypeVar("Done")
@@ -40,6 +40,14 @@ class Interrupted(BaseException):
     def __init__(self, number: int):
         super().__init__(signal.Signals(number).name)
         self.number = number
+
+
+class OneRunError(Exception):
+    """The error of one of several runs that were trained together."""
+
+    def __init__(self, run: Run, error: Exception):
+        super().__init__(str(error))
+        self.run, self.error = run, error
 
 
 def work(folder: Path, group: Group, plan: Plan) -> int:
@@ -101,7 +109,12 @@ def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, fail
     def train(some: Sequence[Run]) -> list[Result]:
         configs = [replace(run.config, env_steps=env_steps) for run in some]
         folders = [_state.run_folder(folder, run) for run in some]
-        return training.train_all(list(map(Member, configs, folders)))
+        try:
+            return training.train_all(list(map(Member, configs, folders)))
+        except TrainingStopped as error:
+            if error.member is None or len(some) == 1:
+                raise
+            raise OneRunError(some[folders.index(error.member.folder)], error) from error
 
     ended = _together(train, runs, failures)
     signals = [result.signal for result in ended if result.signal is not None]
@@ -119,14 +132,25 @@ def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, fail
 def _together(
     do: Callable[[Sequence[Run]], list[Done]], runs: Sequence[Run], failures: dict[str, str]
 ) -> list[Done]:
-    """What `do` returns for some runs. One must not end the others: alone, only that one fails."""
+    """What `do` returns for some runs. One must not end the others.
+
+    They go on without the one that failed, if it is known, and otherwise alone, until a signal ends them.
+    """
     try:
         return do(runs) if runs else []
+    except OneRunError as failed:
+        _record_failure(failures, failed.run, failed.error)
+        return _together(do, [run for run in runs if run is not failed.run], failures)
     except Exception as error:
-        if len(runs) > 1:
-            return [done for run in runs for done in _together(do, [run], failures)]
-        _record_failure(failures, runs[0], error)
-        return []
+        if len(runs) == 1:
+            _record_failure(failures, runs[0], error)
+            return []
+    found: list[Done] = []
+    for run in runs:
+        found += _together(do, [run], failures)
+        if any(getattr(done, "signal", None) is not None for done in found):
+            break
+    return found
 
 
 def _score(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int) -> list[Score]:
@@ -213,7 +237,12 @@ def main(arguments: Sequence[str]) -> int:
             plan = read_plan(folder)
             group = plan.group(arguments[1])
             with _exclusive(folder, group.name):
-                return work(folder, group, plan)
+                try:
+                    return work(folder, group, plan)
+                except Exception as error:  # besides those of runs: a full disk, a damaged file
+                    traceback.print_exception(error)
+                    _state.report_failure(folder, group, _named(error))
+                    return 1
     except Interrupted as interrupted:
         return 128 + interrupted.number
 

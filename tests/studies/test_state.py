@@ -11,7 +11,7 @@ import pytest
 
 from gpld import results, training
 from gpld.studies import _local, _state, _status, _supervise, _worker
-from gpld.training import Result
+from gpld.training import Result, TrainingStopped
 from gpld.training.score import Score
 from tests.studies.helpers import small
 
@@ -148,13 +148,14 @@ def test_local_groups_take_turns_on_the_places_there_are(tmp_path, monkeypatch):
         ({}, ["0", "1"], ["0", "1"]),
         ({"per_gpu": 2}, ["0", "1"], ["0", "1", "0", "1"]),
         ({"jobs": 1}, ["0", "1"], ["0"]),
+        ({"jobs": 3}, ["0", "1"], ["0", "1", "0"]),
     ],
 )
 def test_places_on_this_machine(options, gpus, expected):
     places = _local._places(_local.LocalOptions(**options), lambda: gpus)
     assert [place.get("CUDA_VISIBLE_DEVICES") for place in places] == expected
     shares = {place.get("XLA_PYTHON_CLIENT_MEM_FRACTION") for place in places}
-    assert shares == ({"0.450"} if options.get("per_gpu") == 2 else {None})
+    assert shares == ({"0.450"} if len(places) > len(gpus) > 0 else {None})
 
 
 def test_a_worker_trains_and_scores_what_is_left_and_keeps_failures_apart(tmp_path, monkeypatch):
@@ -182,6 +183,60 @@ def test_a_worker_trains_and_scores_what_is_left_and_keeps_failures_apart(tmp_pa
     kinds = {state.run.name: state for state in _state.run_states(tmp_path, plan)}
     assert [kinds[run.name].kind for run in group.runs] == ["done", "failed", "done", "done"]
     assert "OSError: disk full" in kinds[bad.name].reason
+
+
+def test_runs_go_on_together_without_the_one_that_failed(tmp_path, monkeypatch):
+    plan = small()
+    group = next(group for group in plan.groups if len(group.runs) == 4)
+    bad, trained = group.runs[1], []
+
+    def train(members):
+        trained.append([str(member.folder.relative_to(tmp_path / "runs")) for member in members])
+        if failed := [member for member in members if str(member.folder).endswith(bad.name)]:
+            error = TrainingStopped("its loss is not finite")
+            error.member = failed[0]
+            raise error
+        return [Result(path, config.env_steps, True) for config, path in members]
+
+    monkeypatch.setattr(training, "train_all", train)
+    monkeypatch.setattr(_worker, "_score", score_each)
+    assert _worker.work(tmp_path, group, plan) == 1
+    names = [run.name for run in group.runs]
+    others = [name for name in names if name != bad.name]
+    assert trained == [names, others, others]
+    kinds = {state.run.name: state for state in _state.run_states(tmp_path, plan)}
+    assert [kinds[name].kind for name in names] == ["done", "failed", "done", "done"]
+    assert "its loss is not finite" in kinds[bad.name].reason
+
+
+def test_a_signal_ends_runs_that_are_trained_one_by_one(tmp_path, monkeypatch):
+    plan = small()
+    group = next(group for group in plan.groups if len(group.runs) == 4)
+    trained = []
+
+    def train(members):
+        if len(members) > 1:
+            raise OSError("not together")
+        trained.append(members[0].folder)
+        return [Result(members[0].folder, 0, finished=False, signal=15)]
+
+    monkeypatch.setattr(training, "train_all", train)
+    assert _worker.work(tmp_path, group, plan) == 143
+    assert len(trained) == 1
+
+
+def test_what_ends_a_worker_is_told(tmp_path, monkeypatch):
+    def work(*_):
+        raise OSError(28, "No space left on device")
+
+    plan = small()
+    plan.write(tmp_path)
+    monkeypatch.setattr(_worker, "_stop_with_parent", lambda: None)
+    monkeypatch.setattr(_worker, "work", work)
+    assert _worker.main([str(tmp_path), GROUP.name]) == 1
+    failed = [state for state in _state.run_states(tmp_path, plan) if state.kind == "failed"]
+    assert len(failed) == len(GROUP.runs)
+    assert all("No space left on device" in state.reason for state in failed)
 
 
 def test_an_interrupted_worker_leaves_the_rest_for_the_next(tmp_path, monkeypatch):
