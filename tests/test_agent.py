@@ -1,3 +1,5 @@
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,7 +7,18 @@ import pytest
 
 from gpld import agent, interop
 from gpld.agent import Noise
-from gpld.config import ARRAYS, NUMBERS, AgentConfig, BehaviorConfig, ModelConfig, OptimizerConfig, override
+from gpld.config import (
+    ARRAYS,
+    NUMBERS,
+    AgentConfig,
+    BehaviorConfig,
+    Config,
+    ModelConfig,
+    OptimizerConfig,
+    ReplayConfig,
+    override,
+)
+from gpld.profiling import random_batch
 from gpld.types import Batch, Latent, Spaces
 from gpld.world_model import DreamNoise, PenaltyNoise
 from tests.golden_files import Golden, assert_close, swap
@@ -230,6 +243,16 @@ def test_parameters_never_leave_the_finite_numbers():
     state, _, metrics = update(TINY, state, make_batch())
     assert metrics["updates/skipped"] == 1
     assert all(bool(jnp.isfinite(leaf).all()) for leaf in jax.tree.leaves(state.model))
+
+
+def test_observations_may_be_called_like_losses():
+    spaces = Spaces.of({"x": (3,), "reward": (2,), "value": ()}, 2)
+    config = Config(task="walker-walk", agent=TINY, replay=ReplayConfig(batch=2, length=4))
+    state = jax.eval_shape(partial(agent.init, TINY, spaces), jax.random.key(0))
+    batch = jax.eval_shape(partial(random_batch, config, spaces), jax.random.key(0))
+    _, _, metrics = jax.eval_shape(partial(agent.update, TINY), state, batch)
+    names = {"x", "observed/reward", "observed/value", "reward", "value"}
+    assert {f"loss/{name}" for name in names} <= set(metrics)
 
 
 @pytest.mark.slow

@@ -11,6 +11,12 @@ from gpld.types import Batch, Number
 from gpld.world_model._model import WorldModel
 from gpld.world_model._rssm import Observed
 
+TERMS = (
+    *("reward", "cont", "dyn", "rep", "policy", "value", "replay_value"),
+    *("penalty_posterior", "penalty_prior", "total"),
+)
+"""Terms of the agent's loss besides reconstructions, and their sum."""
+
 
 class Prediction(NamedTuple):
     """What one pass over a batch gives."""
@@ -19,7 +25,10 @@ class Prediction(NamedTuple):
     e: Float[Array, "T B E"]
     """Encoded observations."""
     losses: dict[str, Float[Array, "T B"]]
-    """Unweighted terms: one per observation key, `reward`, `cont`, `dyn`, `rep`."""
+    """Unweighted terms: one per observation key, `reward`, `cont`, `dyn`, `rep`.
+
+    That of an observation called like one of `TERMS` is `observed/NAME`.
+    """
     metrics: dict[str, Float[Array, ""]]
 
 
@@ -33,7 +42,8 @@ def predict(
     posterior, prior = dynamics.probs(seen.logits), dynamics.probs(dynamics.prior(seen.h))
     reward, cont_logit = seen.read(model.reward, model.cont)
 
-    losses = model.decoder.loss(seen.h, seen.z, batch.obs)
+    decoded = model.decoder.loss(seen.h, seen.z, batch.obs)
+    losses = {f"observed/{name}" if name in TERMS else name: loss for name, loss in decoded.items()}
     losses |= kl_losses(posterior, prior, config.loss.free_nats)
     (losses["reward"],) = reward.losses(batch.reward)
     losses["cont"] = bernoulli_loss(cont_logit[..., 0], continue_target(config, batch))
