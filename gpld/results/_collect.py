@@ -95,7 +95,9 @@ def seconds_at(folder: Path, env_steps: np.ndarray) -> np.ndarray:
     if not len(timing):
         return np.full(len(env_steps), math.nan)
     clock = timing["seconds"].to_numpy()
-    restarted = np.diff(clock, prepend=clock[:1]) < 0  # each start counts from zero
+    passed, counted = (np.diff(x, prepend=x[:1]) for x in (timing["time"].to_numpy(), clock))
+    # Each start counts from zero: less than before, or no more than has passed since the last line.
+    restarted = (counted < 0) | ((clock <= passed) & (passed > counted + 1))
     before = np.cumsum(np.where(restarted, np.roll(clock, 1), 0.0))
     # Of work that a crash undid there are two times: the last counts.
     last = dict(zip(timing["env_steps"].tolist(), (clock + before).tolist(), strict=True))

@@ -69,7 +69,25 @@ def test_a_run_that_has_not_been_evaluated_has_no_rows(small_run, tmp_path):
         ([], [np.nan, np.nan]),
     ],
 )
-def test_wall_clock_counts_every_start(tmp_path, timing, expected):
+def test_wall_clock_counts_every_start_by_its_own_clock(tmp_path, timing, expected):
     rows = [{"env_steps": steps, "updates": 0, "seconds": at, "time": 0.0} for steps, at in timing]
+    (tmp_path / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    np.testing.assert_allclose(_collect.seconds_at(tmp_path, np.array([200, 300])), expected)
+
+
+@pytest.mark.parametrize(
+    ("started_again", "expected"),
+    [
+        (1100.0, [30.0 + 40.0, 30.0 + 50.0]),  # later than the first start's whole clock
+        (None, [40.0, 50.0]),  # the same start, after its machine slept
+    ],
+)
+def test_a_start_that_outlasts_the_one_before_is_counted(tmp_path, started_again, expected):
+    first = [(100, 10.0, 1010.0), (150, 30.0, 1030.0)]
+    then = [(200, 40.0), (300, 50.0)]
+    later = [(steps, at, (started_again or 1005.0) + at) for steps, at in then]
+    rows = [
+        {"env_steps": steps, "updates": 0, "seconds": at, "time": time} for steps, at, time in first + later
+    ]
     (tmp_path / "timing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     np.testing.assert_allclose(_collect.seconds_at(tmp_path, np.array([200, 300])), expected)
