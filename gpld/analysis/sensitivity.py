@@ -24,6 +24,7 @@ from gpld import world_model
 from gpld.agent import Model
 from gpld.analysis import rollouts
 from gpld.config import AgentConfig
+from gpld.population import TITLES
 from gpld.training.saved import Trained
 from gpld.types import Batch
 
@@ -187,8 +188,10 @@ def table(rows: pandas.DataFrame) -> pandas.DataFrame:
         total_variation=("total_variation", "mean"),
         jacobian=("jacobian", "mean"),
     )
-    first = summary.groupby(["task", "map"])["kl"].transform("first")
-    return summary.assign(ratio=summary["kl"] / first).reset_index()
+    rows = summary.reset_index()
+    others = rows["method"] != TITLES["dreamerv3"]
+    first = rows.assign(others=others).sort_values("others", kind="stable").groupby(["task", "map"])["kl"]
+    return rows.assign(ratio=rows["kl"] / first.transform("first"))
 
 
 def draw(rows: pandas.DataFrame, maps: Sequence[str] = ("posterior", "prior")) -> "Figure":

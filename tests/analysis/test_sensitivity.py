@@ -202,6 +202,14 @@ def test_the_table_compares_methods_at_their_last_checkpoints():
     assert found["env_steps"].tolist() == [200, 200]
 
 
+def test_ratios_are_to_dreamerv3_whatever_others_are_called():
+    others = ROWS.loc[ROWS["method"] == "DreamerV3"]
+    others = others.assign(method="12m", run="12m" + others["run"])
+    found = sensitivity.table(pandas.concat([others.assign(kl=3 * others["kl"]), ROWS], ignore_index=True))
+    assert dict(zip(found["method"], found["ratio"], strict=True))["12m"] == pytest.approx(3.0)
+    assert dict(zip(found["method"], found["ratio"], strict=True))["DreamerV3"] == 1.0
+
+
 def test_the_figure_draws_means_over_runs_by_env_steps():
     figure = sensitivity.draw(ROWS, maps=("posterior",))
     (axis,) = figure.axes
