@@ -289,8 +289,8 @@ def _gain_tile(study: Study, scores: pd.DataFrame, method: str, env_steps: int) 
     )
 
 
-def write_study_report(found: OpenedResults, *, make_films: bool = True) -> Path:
-    """Write the study's page; its path."""
+def write_study_report(found: OpenedResults, out: Path | None = None, *, make_films: bool = True) -> Path:
+    """Write the study's page, by default into its folder; its path."""
     plan, folder, study = found.plan, found.folder, found.study
     rows = load(folder, plan)
     command = f"gpld study report {study.name}"
@@ -318,7 +318,7 @@ def write_study_report(found: OpenedResults, *, make_films: bool = True) -> Path
         environment=report.environment_of(folders),
         source=source,
     )
-    return report.write(page, found.out / f"report{found.suffix}.html")
+    return report.write(page, out or found.out / f"report{found.suffix}.html")
 
 
 def _published(study: Study) -> pd.DataFrame:
@@ -372,11 +372,7 @@ def write_report(place: str | Path, out: Path | None = None) -> Path:
         study = read_plan(folder).study
     if study is not None:
         with open_results(study, folder.absolute()) as found:
-            path = write_study_report(found)
-        if out is None:
-            return path
-        out.parent.mkdir(parents=True, exist_ok=True)
-        return path.replace(out)
+            return write_study_report(found, out)
     runs = {str(run.relative_to(folder)): run for run in results.runs_in(folder)}
     if not runs:
         raise ConfigError(f"runs: {str(place)!r} is not a study, nor a folder that holds runs")
