@@ -98,7 +98,8 @@ def returns(run: Path, episodes: int) -> dict[str, float | str | list[float]]:
             done |= seen.is_last
             for i in range(episodes):
                 obs = {f"obs.{name}": x[i] for name, x in seen.obs.items()}
-                actions[i], states[i] = step.run(None, {**obs, **noise(about, rng), "state": states[i]})
+                action, states[i] = step.run(None, {**obs, **noise(about, rng), "state": states[i]})
+                actions[i] = np.eye(env.spaces.actions)[action] if env.spaces.discrete else action
     interval = 1.96 * before.std / (episodes - 1) ** 0.5
     return {
         "task": trained.config.task,

@@ -119,7 +119,9 @@ def main(arguments: Sequence[str]) -> int:
     out = asked.out or Path("runs") / f"screen-{asked.task}"
     values = factors(asked.small)
     runs = members(config, values, out)
-    train_all(runs)
+    if not all(result.finished for result in train_all(runs)):
+        print("interrupted; the same command resumes")
+        return 1
     responses = found(runs)
     record = {
         "command": "python scripts/recipe_screen.py " + " ".join(arguments),

@@ -70,7 +70,7 @@ AGENT_RANGES = {
     "model.unimix": _DECAY,
     **_each(_WEIGHT, "loss", "reconstruction", "reward", "cont", "dyn", "rep", "free_nats"),
     "behavior.horizon": _upto(1000),
-    "behavior.discount_horizon": _STEPS,
+    "behavior.discount_horizon": _upto(COUNTER, 2),
     "behavior.trace": _SHARE,
     **_each(_WEIGHT, "behavior", "entropy", "slow_weight", "replay_value"),
     **_each(_POSITIVE, "behavior", "min_std", "max_std", "return_limit"),

@@ -43,7 +43,7 @@ class _Pools(VectorEnv):
             self._start(begin)
         if go.size:
             reward[go], last[go], terminal[go] = self._advance(go, action[go])
-        self._check(action)
+        self._check(action, reward)
         self._pending = last.copy()
         return Step({key: value.copy() for key, value in self._last.items()}, reward, first, last, terminal)
 
@@ -62,8 +62,8 @@ class _Pools(VectorEnv):
             differs |= (self._last[key] != value).reshape(self.count, -1).any(1)
         return differs
 
-    def _check(self, action: np.ndarray) -> None:
-        for key, value in self._last.items():
+    def _check(self, action: np.ndarray, reward: np.ndarray) -> None:
+        for key, value in (self._last | {"reward": reward}).items():
             finite = np.isfinite(value).reshape(self.count, -1).all(1)
             if not finite.all():
                 i = int(np.flatnonzero(~finite)[0])
