@@ -332,7 +332,10 @@ def _published(study: Study) -> pd.DataFrame:
 def _peers(study: Study, agents: Sequence[str] = ()) -> dict[tuple[str, str], Curve]:
     """Curves of `agents`, or of those the study compares with, on its tasks up to its last env step."""
     chosen = agents or (DRAWN_PEERS if "peers" in study.compare else ())
-    rows = results.peers(agents=chosen)
+    try:
+        rows = results.peers(agents=chosen)
+    except ConfigError as error:  # whose option has another name here
+        raise ConfigError(str(error).replace("agents:", "peers:", 1)) from error
     found = curves.peer_curves(rows.loc[rows["task"].isin(list(study.tasks))], study.env_steps[-1])
     if agents and (study.work == "time" or not found):
         until = f"up to {study.env_steps[-1]:,} env steps"

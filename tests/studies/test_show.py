@@ -66,7 +66,7 @@ def test_any_study_is_drawn_beside_peers_that_are_asked_for():
     assert set(drawn) == {"aggregate", "tasks"}
     labels = {line.get_label() for line in drawn["tasks"].axes[1].get_lines()}
     assert labels == {"DreamerV3", "half, rho 1", "SAC", "BMPC"}
-    with pytest.raises(ConfigError, match="agents: there are no peers' curves of 'PPO'; allowed are BMPC"):
+    with pytest.raises(ConfigError, match="peers: there are no peers' curves of 'PPO'; allowed are BMPC"):
         _show.draw(study(), made(), peers=["PPO"])
     with pytest.raises(ConfigError, match="peers: SAC cannot be drawn: no curves of the tasks up to 600 env"):
         _show.draw(study(env_steps=[600]), made(), peers=["SAC"])
@@ -79,7 +79,7 @@ def test_the_command_draws_peers_and_refuses_strangers(tmp_path, capsys):
     names = [line.rpartition("/")[2] for line in capsys.readouterr().out.splitlines()]
     assert names == [f"small-{name}.{kind}" for name in ("aggregate", "tasks") for kind in ("pdf", "png")]
     assert main([*arguments, "TDMPC2"]) == 2
-    assert "there are no peers' curves of 'TDMPC2'; did you mean TD-MPC2" in capsys.readouterr().err
+    assert "peers: there are no peers' curves of 'TDMPC2'; did you mean TD-MPC2" in capsys.readouterr().err
 
 
 def test_the_command_says_that_there_are_no_results_yet(tmp_path, capsys):
