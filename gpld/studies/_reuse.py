@@ -15,7 +15,7 @@ from gpld.config import Config, ConfigError
 from gpld.files import DamagedFile
 from gpld.studies import _state
 from gpld.studies._plan import PLAN, Plan, Run, read_plan
-from gpld.training import saved
+from gpld.training import checkpoints, saved
 
 FILMS = ("film", "open-loop")
 """Prefixes of the pictures of a run's last model."""
@@ -112,7 +112,9 @@ def _has_enough(source: Path, config: Config, plan: Plan, run: Run) -> bool:
     episodes = {score["env_steps"]: len(score["returns"]) for score in results.read_scores(source)}
     models = {*saved.steps(source)}
     measured = [models | rollouts.measured_steps(source, name) for name in study.measures]
-    replay = (source / saved.CHECKPOINTS / "steps").exists() and max(models, default=0) == own.env_steps
+    replay = (source / saved.CHECKPOINTS / checkpoints.STEPS).exists() and max(
+        models, default=0
+    ) == own.env_steps
     return (
         all(episodes.get(step) == study.score_episodes for step in study.env_steps)
         and all(steps >= {*study.env_steps} for steps in measured)
@@ -132,8 +134,7 @@ def _copy_run(found: ReusableRun, folder: Path, *, keep_replay: bool) -> None:
             continue
         if first in saved.PLACES:
             later = rest[0].isdigit() and int(rest[0]) > goal
-            replay = rest[0] == "steps" or "latents" in rest
-            if not later and (keep_replay or not replay):
+            if not later and (keep_replay or not checkpoints.is_replay(Path(*rest))):
                 _link(path, folder / inside)
         elif path.suffix != ".partial" and not (longer and first.startswith(FILMS)):
             (folder / inside).parent.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from gpld import files, results
 from gpld.analysis import rollouts
 from gpld.files import DamagedFile
 from gpld.studies._plan import RUNS, Group, Plan, Run
-from gpld.training import saved
+from gpld.training import logs, saved
 from gpld.training.checkpoints import saved_steps
 from gpld.training.checkpoints.milestones import MILESTONES
 
@@ -196,7 +196,7 @@ def _run_state(folder: Path, plan: Plan, group: Group, run: Run, reported: Group
 def _progress(folder: Path, since: float) -> tuple[int, float]:
     """Env steps that a run has logged, and how many of them a second since some time."""
     try:
-        with files.open_to_read(folder / "timing.jsonl") as file:
+        with files.open_to_read(folder / logs.TIMING) as file:
             lines = file.readlines()
     except FileNotFoundError:
         return 0, 0.0

@@ -29,6 +29,7 @@ from gpld.population import Member
 from gpld.studies import _state, _times
 from gpld.studies._plan import RUNS, Group, Plan, Run, read_plan
 from gpld.training import Result, TrainingStopped, saved, score
+from gpld.training.checkpoints import is_replay
 from gpld.training.score import Score
 
 Done = TypeVar("Done")
@@ -200,8 +201,9 @@ def _discard_replay(folder: Path, plan: Plan, run: Run) -> None:
     if plan.study.keep_replay:
         return
     checkpoints = _state.run_folder(folder, run) / saved.CHECKPOINTS
-    for path in [checkpoints / "steps", *checkpoints.glob("*/latents")]:
-        shutil.rmtree(path, ignore_errors=True)
+    for path in [*checkpoints.glob("*"), *checkpoints.glob("*/*")]:
+        if is_replay(path.relative_to(checkpoints)):
+            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from gpld.agent import Model
 from gpld.config import Config, ConfigError
 from gpld.training import agent_files
 from gpld.training.agent_files import locate as locate, outputs as outputs
-from gpld.training.checkpoints import CheckpointError, Checkpoints, saved_steps
+from gpld.training.checkpoints import CheckpointError, Checkpoints, named_leaves, saved_steps
 from gpld.training.checkpoints.milestones import MILESTONES
 from gpld.types import Spaces
 
@@ -120,7 +120,7 @@ def pack(trained: Trained, evaluation: dict[str, Any], path: Path) -> str:
         SPACES: _spaces_values(trained.spaces),
         EVALUATION: evaluation,
     }
-    arrays = {name: np.asarray(leaf) for name, leaf in _named(trained.model).items()}
+    arrays = {name: np.asarray(leaf) for name, leaf in named_leaves(trained.model).items()}
     return agent_files.write(path, {name: files.dump_json(values) for name, values in texts.items()}, arrays)
 
 
@@ -142,7 +142,7 @@ def _load_file(path: Path) -> Trained:
     config = _config(path, file)
     spaces = _spaces(_json(path, file, SPACES), path)
     shapes = jax.eval_shape(partial(agent.init, config.agent, spaces), jax.random.key(0)).model
-    arrays = [jnp.asarray(file.array(name, leaf.shape)) for name, leaf in _named(shapes).items()]
+    arrays = [jnp.asarray(file.array(name, leaf.shape)) for name, leaf in named_leaves(shapes).items()]
     model = jax.tree.unflatten(jax.tree.structure(shapes), arrays)
     about = _json(path, file, EVALUATION)
     return Trained(outputs(path), config, spaces, model, about["env_steps"], about["updates"])
@@ -157,11 +157,6 @@ def _json(path: Path, file: agent_files.AgentFile, name: str) -> dict[str, Any]:
         return files.parse_json(file.text(name))
     except (ValueError, RecursionError) as error:
         raise files.DamagedFile(f"{path}: {name}: {error}") from error
-
-
-def _named(model: Model) -> dict[str, Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(model)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 def write_spaces(folder: Path, spaces: Spaces) -> None:

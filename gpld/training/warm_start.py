@@ -14,7 +14,7 @@ from gpld import agent
 from gpld.agent import AgentState, Model
 from gpld.config import Config, ConfigError
 from gpld.training import saved
-from gpld.training.checkpoints import CheckpointError
+from gpld.training.checkpoints import CheckpointError, named_leaves
 from gpld.types import Spaces
 
 PARTS = "encoder,decoder"
@@ -103,9 +103,7 @@ def _chosen(model: Model, trained: Model, patterns: list[str], source: str) -> l
 
 def _named(model: PyTree) -> dict[str, Any]:
     """Parameters by their paths, without the room `world` that five of the seven parts are in."""
-    leaves = jax.tree_util.tree_leaves_with_path(model)
-    paths = (jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in leaves)
-    return {path.removeprefix("world."): leaf for path, (_, leaf) in zip(paths, leaves, strict=True)}
+    return {path.removeprefix("world."): leaf for path, leaf in named_leaves(model).items()}
 
 
 def _matches(pattern: str, name: str) -> bool:

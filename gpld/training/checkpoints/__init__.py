@@ -14,8 +14,10 @@ that. So there is always a good checkpoint to restore, whenever the process, the
 """
 
 from gpld.training.checkpoints._checkpoints import (
+    STEPS as STEPS,
     Checkpoints as Checkpoints,
     complete as complete,
+    is_replay as is_replay,
     newest_good as newest_good,
     restore_all as restore_all,
     save_all as save_all,
@@ -24,3 +26,4 @@ from gpld.training.checkpoints._checkpoints import (
 from gpld.training.checkpoints._copies import Copied as Copied
 from gpld.training.checkpoints._manifest import CheckpointError as CheckpointError
 from gpld.training.checkpoints._snapshot import Blob as Blob, Restored as Restored
+from gpld.training.checkpoints._trees import named_leaves as named_leaves

@@ -14,7 +14,7 @@ from jaxtyping import PyTree
 
 from gpld.replay import Replay
 from gpld.training.checkpoints import _files
-from gpld.training.checkpoints._manifest import CheckpointError, Damaged, Manifest
+from gpld.training.checkpoints._manifest import LATENTS, CheckpointError, Damaged, Manifest
 from gpld.training.checkpoints._snapshot import Blob, Restored, Snapshot, load
 
 NAME = r"[0-9]{12}|[1-9][0-9]{12,17}"
@@ -24,6 +24,11 @@ STEPS = "steps"
 """The folder of chunks."""
 
 _log = logging.getLogger(__name__)
+
+
+def is_replay(path: Path) -> bool:
+    """Whether a path in the folder of checkpoints is of the replay, which only a longer run would need."""
+    return path.parts[0] == STEPS or LATENTS in path.parts
 
 
 def saved_steps(folder: Path) -> list[int]:

@@ -38,7 +38,7 @@ class CopiedTree(NamedTuple):
 
 def copy(tree: PyTree, room: Room) -> CopiedTree:
     """Copy all leaves, JAX's and numpy's: the originals may change or be donated afterwards."""
-    leaves = _named_leaves(tree)
+    leaves = named_leaves(tree)
     for name, leaf in leaves.items():
         if not isinstance(leaf, jax.Array | np.ndarray | np.generic):
             raise TypeError(f"{name} is {leaf!r}; only arrays can be saved as arrays")
@@ -52,7 +52,7 @@ def copy(tree: PyTree, room: Room) -> CopiedTree:
 
 def differences(like: PyTree, specs: dict[str, str], *, part: bool = False) -> list[str]:
     """Differences that prevent a saved tree, or a part of it, from being read as one like `like`."""
-    expected = {name: _spec(leaf) for name, leaf in _named_leaves(like).items()}
+    expected = {name: _spec(leaf) for name, leaf in named_leaves(like).items()}
     return [
         f"{name} is {specs.get(name, 'not')} there, {expected.get(name, 'not')} here"
         for name in dict.fromkeys([*expected, *([] if part else specs)])
@@ -72,7 +72,7 @@ def write(folder: Path, values: dict[str, np.ndarray]) -> None:
 
 def read(folder: Path, like: PyTree, keys: dict[str, str]) -> PyTree:
     """The saved tree, or the part that `like` has, on its devices. A `ValueError` names a bad array."""
-    leaves = _named_leaves(like)
+    leaves = named_leaves(like)
     values = _read_arrays(folder, {name: leaf for name, leaf in leaves.items() if leaf.size})
 
     def place(name: str, example: Any) -> Any:
@@ -138,7 +138,8 @@ def _checkpointer(**options: Any) -> Any:
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(**options, **own), **own)
 
 
-def _named_leaves(tree: PyTree) -> dict[str, Any]:
+def named_leaves(tree: PyTree) -> dict[str, Any]:
+    """The leaves of a tree by their dotted paths, of which no two may be the same."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     named = {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
     if len(named) != len(leaves):
