@@ -1,11 +1,13 @@
 """Write the README's film and the screenshots in docs/figures: a report about committed runs, and the site.
 
     python scripts/screenshots.py
+    python scripts/screenshots.py --out FOLDER    # to look at them first
 
 It needs Chromium with its driver (Debian: chromium, chromium-driver), and selenium from `make setup`. The
 film is that of `gpld eval cheetah-run@demo --dream --frames 40`; `scripts/results_page.py` draws the rest.
 """
 
+import argparse
 import io
 import os
 import shutil
@@ -13,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,24 +70,23 @@ def beside(left: Image.Image, right: Image.Image, gap: int = 24) -> Image.Image:
     return joined
 
 
-def save(picture: Image.Image, name: str) -> Path:
-    """Save a picture among the figures."""
-    path = FIGURES / f"{name}.png"
-    picture.save(path, optimize=True)
-    return path
-
-
-def film() -> Path:
+def film(out: Path) -> Path:
     """An agent beside the prediction of its world model."""
     with tempfile.TemporaryDirectory() as folder:
         made = film_dream(Path(AGENT), Path(folder), steps=STEPS)
         (gif,) = [path for path in made if path.suffix == ".gif"]
-        return Path(shutil.copy(gif, FIGURES / gif.name))
+        return Path(shutil.copy(gif, out / gif.name))
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Write all of them."""
-    print(f"{film().relative_to(ROOT)}")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=FIGURES, help="folder of the pictures")
+    out = parser.parse_args(arguments).out
+    out.mkdir(parents=True, exist_ok=True)
+    print(film(out))
     with tempfile.TemporaryDirectory() as folder, open_browser() as browser:
         report = write_report(STUDY, Path(folder) / "report.html")
         pictures = {
@@ -100,10 +101,11 @@ def main() -> int:
             take(browser, site / "explain.html", TELEPHONE, dark=True),
         )
         for name, picture in pictures.items():
-            path = save(picture, name)
-            print(f"{path.relative_to(ROOT)}: {path.stat().st_size // 1024} KiB")
+            path = out / f"{name}.png"
+            picture.save(path, optimize=True)
+            print(f"{path}: {path.stat().st_size // 1024} KiB")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -35,6 +35,7 @@ SMALL = {
     "gpld theory": ["--seeds", "2"],
     "python benchmarks/environments.py": ["--tasks", "cartpole-swingup", "--seconds", "0.2"],
     "python benchmarks/start.py": ["--seeds", "1", "--warm", "1"],
+    "python scripts/screenshots.py": ["--out", "pictures"],  # not over those that are committed
 }
 """Options that are added at the end of a command, by how it begins: of two values the later one counts."""
 

@@ -76,8 +76,8 @@ def measure(path: Path, name: str, env_steps: int) -> None:
 
 
 def comparable(folder: Path):
-    """Results without what may differ between two machines that compute the same: the clock."""
-    table = results.load(folder / results.FOLDER).drop(columns=["seconds"])
+    """Results without what may differ between two that compute the same: the clock, and a changed tree."""
+    table = results.load(folder / results.FOLDER).drop(columns=["seconds", "version"])
     return table.astype({name: str for name in table if str(table[name].dtype) == "category"})
 
 
