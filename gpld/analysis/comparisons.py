@@ -176,7 +176,12 @@ def _bounded(row: Mapping) -> str:
 
 def _gain(value: float, baseline: float) -> str:
     known = np.isfinite(value) and np.isfinite(baseline) and baseline > 0
-    return f"{value / baseline - 1:+.1%}" if known else NOTHING
+    return percent(value / baseline - 1) if known else NOTHING
+
+
+def percent(gain: float) -> str:
+    """A gain with its sign; what rounds to 0 is not negative."""
+    return f"{round(gain, 3) + 0.0:+.1%}"
 
 
 def _value(value: float, interval: statistics.Interval) -> str:

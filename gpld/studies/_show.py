@@ -273,14 +273,14 @@ def _gain_tile(study: Study, scores: pd.DataFrame, method: str, env_steps: int) 
         return None
     means = [np.nanmean(statistics.score_matrix(scores, name, tasks), 0) for name in (method, study.baseline)]
     gains = means[0] / means[1] - 1
-    each = ", ".join(f"{task} {gain:+.1%}" for task, gain in zip(tasks, gains, strict=True))
+    each = ", ".join(f"{task} {comparisons.percent(gain)}" for task, gain in zip(tasks, gains, strict=True))
     sides = statistics.both_sides(scores, method, study.baseline, study.tasks)
     chance, (low, high) = (
         statistics.probability_of_improvement(*sides),
         statistics.improvement_interval(*sides),
     )
     return report.Tile(
-        f"{gains.mean():+.1%}",
+        comparisons.percent(gains.mean()),
         f"{method}'s score against {study.baseline}'s",
         f"At {env_steps:,} env steps{f', mean of {len(tasks)} tasks' * (len(tasks) > 1)}: {each}. A run of "
         f"{method} scores more than one of {study.baseline} with probability {chance:.2f} "
