@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpld import config as options, results
 from gpld.population import TITLES, method_of
-from gpld.training import logs, provenance, saved
+from gpld.training import logs, saved
 
 METRICS = ("dream/reward", "value/mean", "return/std", "return/scale", "entropy/policy")
 NEAR = 3000
@@ -46,10 +46,8 @@ def main(arguments: Sequence[str]) -> int:
     runs = sorted(results.runs_in(asked.folder))
     if not runs:
         raise SystemExit(f"recipe_metrics.py: folder: {str(asked.folder)!r} holds no runs")
-    made = provenance.starts(runs[0])[-1] | {"git": {"commit": asked.commit, "dirty": False}}
     task = options.load(runs[0] / saved.CONFIG).task
-    kept = ("date", "gpld", "git", "python", "packages", "device", "xla_flags")
-    about = {name: made[name] for name in kept} | {"date": made["date"][:10]}
+    about = results.last_start(runs[0]) | {"git": {"commit": asked.commit, "dirty": False}}
     about["command"] = f"gpld study run locomotion-short --tasks {task}"
     rows = [row for run in runs for row in rows_of(run)]
     asked.out.mkdir(parents=True, exist_ok=True)

@@ -80,9 +80,8 @@ def effects(responses: Sequence[float]) -> tuple[np.ndarray, float]:
     return 2 * coefficients[1:], float(2 * error / 4)
 
 
-def found(runs: Sequence[Member]) -> dict[str, list[float]]:
+def found(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, list[float]]:
     """The area under the curve and the last evaluation of each run."""
-    curves = [logs.evaluations(run.folder) for run in runs]
     return {
         "mean return while training": [statistics.area_under_curve(x.astype(float), y) for x, y in curves],
         "last evaluation": [float(y[-1]) for _, y in curves],
@@ -122,14 +121,15 @@ def main(arguments: Sequence[str]) -> int:
     if not all(result.finished for result in train_all(runs)):
         print("interrupted; the same command resumes")
         return 1
-    responses = found(runs)
+    curves = [logs.evaluations(run.folder) for run in runs]
+    responses = found(curves)
     record = {
         "command": "python scripts/recipe_screen.py " + " ".join(arguments),
         "provenance": provenance(),
         "factors": values,
         "fixed": fixed,
         "design": design(),
-        "curves": [[x.tolist() for x in logs.evaluations(run.folder)] for run in runs],
+        "curves": [[x.tolist() for x in curve] for curve in curves],
         "responses": responses,
     }
     (out / "screen.json").write_text(json.dumps(record) + "\n")

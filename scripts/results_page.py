@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from gpld import results, studies
-from gpld.analysis import curves, figures, sensitivity, statistics
+from gpld.analysis import comparisons, curves, figures, sensitivity, statistics
 from gpld.analysis.cost import UPDATES
 from gpld.population import TITLES
 from gpld.results import Tables
@@ -72,9 +72,9 @@ class Evidence:
         """Whether scores on a task can be divided by DreamerV3's."""
         return task in statistics.baseline_means(self.scores, DREAMER, self.tasks)
 
-    def matrix(self, scores: pd.DataFrame, method: str) -> np.ndarray:
-        """Scores `[runs, tasks]`: of every task at most 1000."""
-        return statistics.score_matrix(scores, method, self.tasks)
+    def sides(self, scores: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+        """GPLD's and DreamerV3's scores `[runs, tasks]`: of every task at most 1000."""
+        return statistics.both_sides(scores, GPLD, DREAMER, self.tasks)
 
 
 def write_page(found: Evidence) -> str:
@@ -102,12 +102,12 @@ def write_page(found: Evidence) -> str:
 
 def in_short(found: Evidence) -> str:
     """The answer, and how sure it is."""
-    sides = [found.matrix(found.scores, method) for method in (GPLD, DREAMER)]
+    sides = found.sides(found.scores)
     iqm, their_iqm = (
         f"{statistics.iqm(side):.0f} {_interval(statistics.interval(statistics.iqm, side), digits=0)}"
         for side in sides
     )
-    area, their_area = (found.matrix(found.areas, method).mean() for method in (GPLD, DREAMER))
+    area, their_area = (side.mean() for side in found.sides(found.areas))
     low, high = statistics.improvement_interval(*sides)
     told = [task for task in found.tasks if found.has_ratio(task)]
     by_task = _tasks([f"**{_more(found.gain(found.scores, task))}** on {task}" for task in told])
@@ -159,10 +159,10 @@ def gains(found: Evidence) -> str:
                 task,
                 _mean(theirs[:, 0]),
                 _mean(ours[:, 0]),
-                _signed(found.gain(found.scores, task), digits=1) if found.has_ratio(task) else "",
+                comparisons.percent(found.gain(found.scores, task)) if found.has_ratio(task) else "",
                 f"{chance:.2f} {_interval(statistics.improvement_interval(ours, theirs))}",
-                _signed(found.gain(found.areas, task), digits=1) if found.has_ratio(task) else "",
-                _signed(paper.loc[task, GPLD] / paper.loc[task, DREAMER] - 1, digits=1),
+                comparisons.percent(found.gain(found.areas, task)) if found.has_ratio(task) else "",
+                comparisons.percent(paper.loc[task, GPLD] / paper.loc[task, DREAMER] - 1),
             ]
         )
     header = ["task", "DreamerV3", "GPLD-DreamerV3", "gain", "probability that a GPLD run scores more"]
@@ -483,9 +483,9 @@ def write_numbers(found: Evidence) -> str:
     added = [row["ratio"] - 1 for row in _measured("update") if row["variant"] == "probes"]
     added += [alone["ratio"] - 1, eight["ratio"] - 1]
     count = f"{len(found.tasks)} of " * bool(found.missing) + f"the paper's {len(found.study.tasks)}"
-    ours, baseline = (found.matrix(found.scores, method) for method in (GPLD, DREAMER))
-    chance = statistics.probability_of_improvement(ours, baseline)
-    low, high = statistics.improvement_interval(ours, baseline)
+    sides = found.sides(found.scores)
+    chance = statistics.probability_of_improvement(*sides)
+    low, high = statistics.improvement_interval(*sides)
     verdict = "Better: not settled." if low <= 0.5 <= high else f"Better: {'yes' if low > 0.5 else 'no'}."
     jacobians = _last_means(found.tables.tables["sensitivity"])["jacobian"].unstack("method")
     smoother = (jacobians[DREAMER] / jacobians[GPLD]).xs("posterior", level="map")
@@ -536,11 +536,6 @@ def _interval(ends: Sequence[float], digits: int = 2) -> str:
 
 def _more(gain: float) -> str:
     return "the same" if abs(gain) < SAME else f"{abs(gain):.0%} {'more' if gain > 0 else 'less'}"
-
-
-def _signed(gain: float, digits: int = 0) -> str:
-    rounded = round(gain, digits + 2)
-    return f"{rounded:+.{digits}%}" if rounded else "0%"
 
 
 def _tasks(names: Sequence[str]) -> str:

@@ -30,6 +30,7 @@ from gpld.results._tables import (
     RunRecord as RunRecord,
     Tables as Tables,
     collect_tables as collect_tables,
+    last_start as last_start,
     merge as merge,
     read_tables as read_tables,
     refuse_differences as refuse_differences,

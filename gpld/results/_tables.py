@@ -121,7 +121,7 @@ def collect_tables(study: Mapping[str, Any], folders: Mapping[tuple[str, str, in
     records, parts = [], {name: [] for name in TABLES}
     for (task, method, seed), folder in folders.items():
         flat = _plain(options.flat(options.load(folder / saved.CONFIG)))
-        records.append(RunRecord(task, method, seed, flat, _last_start(folder)))
+        records.append(RunRecord(task, method, seed, flat, last_start(folder)))
         for name, rows in _rows_of(folder).items():
             key = dict(zip(KEY, (task, method, seed), strict=True))
             parts[name].append(rows.assign(**key)[[*KEY, *TABLES[name]]])
@@ -328,7 +328,7 @@ def _common(all_options: list[Mapping[str, Any]]) -> dict[str, Any]:
 _MADE_WITH = ("gpld", "git", "python", "packages", "device", "xla_flags")
 
 
-def _last_start(folder: Path) -> dict[str, Any]:
+def last_start(folder: Path) -> dict[str, Any]:
     """Provenance of a run's last start, with its date."""
     starts = provenance.starts(folder)
     if not starts:

@@ -11,7 +11,6 @@ it; everything is saved then, and another worker continues.
 
 import fcntl
 import os
-import shutil
 import signal
 import sys
 import threading
@@ -29,7 +28,7 @@ from gpld.population import Member
 from gpld.studies import _state, _times
 from gpld.studies._plan import RUNS, Group, Plan, Run, read_plan
 from gpld.training import Result, TrainingStopped, saved, score
-from gpld.training.checkpoints import is_replay
+from gpld.training.checkpoints import discard_replay
 from gpld.training.score import Score
 
 Done = TypeVar("Done")
@@ -124,8 +123,9 @@ def _advance(folder: Path, plan: Plan, runs: Sequence[Run], env_steps: int, fail
         _together(lambda some: _score(folder, plan, some, env_steps), trained, failures)
     for run in runs:
         _state.store(folder, plan, run)
-        if env_steps == run.config.env_steps and env_steps in _state.scored(folder, run):
-            _discard_replay(folder, plan, run)
+        done = env_steps == run.config.env_steps and env_steps in _state.scored(folder, run)
+        if done and not plan.study.keep_replay:  # only a longer run would need it
+            discard_replay(_state.run_folder(folder, run) / saved.CHECKPOINTS)
     if signals:
         raise Interrupted(signals[0])
 
@@ -194,16 +194,6 @@ def _record_failure(failures: dict[str, str], run: Run, error: Exception) -> Non
 
 def _named(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _discard_replay(folder: Path, plan: Plan, run: Run) -> None:
-    """Remove what only a longer run would need; agents can still be loaded."""
-    if plan.study.keep_replay:
-        return
-    checkpoints = _state.run_folder(folder, run) / saved.CHECKPOINTS
-    for path in [*checkpoints.glob("*"), *checkpoints.glob("*/*")]:
-        if is_replay(path.relative_to(checkpoints)):
-            shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

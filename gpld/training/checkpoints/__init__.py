@@ -17,6 +17,7 @@ from gpld.training.checkpoints._checkpoints import (
     STEPS as STEPS,
     Checkpoints as Checkpoints,
     complete as complete,
+    discard_replay as discard_replay,
     is_replay as is_replay,
     newest_good as newest_good,
     restore_all as restore_all,

@@ -31,6 +31,12 @@ def is_replay(path: Path) -> bool:
     return path.parts[0] == STEPS or LATENTS in path.parts
 
 
+def discard_replay(folder: Path) -> None:
+    """Remove the replay from a folder of checkpoints; agents can still be loaded."""
+    for path in (folder / STEPS, *folder.glob(f"*/{LATENTS}")):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def saved_steps(folder: Path) -> list[int]:
     """Steps of the checkpoints in a folder, damaged or not, the oldest first."""
     if not folder.is_dir():
