@@ -97,9 +97,7 @@ def read_plan(folder: Path) -> Plan:
         ]
         return Plan(study, tuple(groups))
     except FileNotFoundError:
-        raise ConfigError(
-            f"study: nothing has been run in {folder}: `gpld study run {folder.name}` comes first"
-        ) from None
+        raise ConfigError(f"study: nothing has been run in {folder}: `gpld study run` comes first") from None
     except ConfigError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -112,9 +112,8 @@ def _has_enough(source: Path, config: Config, plan: Plan, run: Run) -> bool:
     episodes = {score["env_steps"]: len(score["returns"]) for score in results.read_scores(source)}
     models = {*saved.steps(source)}
     measured = [models | rollouts.measured_steps(source, name) for name in study.measures]
-    replay = (source / saved.CHECKPOINTS / checkpoints.STEPS).exists() and max(
-        models, default=0
-    ) == own.env_steps
+    whole = max(models, default=0) == own.env_steps
+    replay = whole and (source / saved.CHECKPOINTS / checkpoints.STEPS).exists()
     return (
         all(episodes.get(step) == study.score_episodes for step in study.env_steps)
         and all(steps >= {*study.env_steps} for steps in measured)
