@@ -12,8 +12,8 @@ A study that times updates instead of training has one table besides `runs.json`
     cost.csv          one row for each run
 
 A run is known by its task, method and seed. Tables are checked whenever they are read. Refused by name are:
-a missing column, a row that is there twice, a run that `runs.json` lacks, and one whose options differ from
-those of its method.
+a missing column, a return that is not finite, a count that is not a whole number from 0, a row that is there
+twice, a run that `runs.json` lacks, and one whose options differ from those of its method.
 """
 
 import json
@@ -193,11 +193,11 @@ def read_tables(folder: Path | str) -> Tables:
                 run["method"],
                 run["seed"],
                 {"task": run["task"], "seed": run["seed"], **common, **run["options"]},
-                made[run["provenance"]],
+                {**made[run["provenance"]]},
             )
             for run in described["runs"]
         )
-        study = described["study"]
+        study = {**described["study"]}
     except FileNotFoundError:
         raise ConfigError(
             f"results: {str(folder)!r} holds no results of a study (it has no {RUNS})"
@@ -284,7 +284,14 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     if missing := [name for name in needed if name not in rows]:
         raise ConfigError(f"results: {path} has no column {', '.join(missing)}; it needs {', '.join(needed)}")
     try:
-        return _typed(rows[needed])
+        rows = rows[needed]
+        floats = rows.astype(dict.fromkeys({*_COUNTS, "return"} & {*needed}, "float64"))
+        for name in needed:
+            if name in _COUNTS and not (good := (floats[name] >= 0) & (floats[name] % 1 == 0)).all():
+                raise ValueError(f"{name} is {rows[name][~good].iloc[0]}: not a whole number from 0")
+            if name == "return" and not (good := np.isfinite(floats[name])).all():
+                raise ValueError(f"{name} is {rows[name][~good].iloc[0]} in row {(~good).argmax() + 1}")
+        return _typed(rows)
     except ValueError as error:
         raise ConfigError(f"results: {path} is not a table of results ({error})") from error
 

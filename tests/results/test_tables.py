@@ -162,6 +162,33 @@ def test_options_of_other_versions_have_their_defaults_or_do_not_count():
         results.refuse_differences(expected, run, "", "a file")
 
 
+@pytest.mark.parametrize(
+    ("name", "column", "value", "message"),
+    [
+        ("evaluations", "return", float("nan"), r"return is nan in row 2"),
+        ("scores", "return", float("inf"), r"return is inf in row 2"),
+        ("scores", "return", "abc", r"could not convert string to float: 'abc'"),
+        ("evaluations", "env_steps", -5, r"env_steps is -5: not a whole number from 0"),
+        ("training", "updates", 15.5, r"updates is 15.5: not a whole number from 0"),
+        ("scores", "seed", float("nan"), r"seed is nan: not a whole number from 0"),
+    ],
+)
+def test_numbers_that_cannot_be_are_refused(kept, name, column, value, message):
+    table = pd.read_csv(kept / f"{name}.csv").astype({column: object})
+    table.loc[1, column] = value
+    table.to_csv(kept / f"{name}.csv", index=False, na_rep="nan")
+    with pytest.raises(ConfigError, match=rf"{name}.csv is not a table of results \({message}"):
+        read_tables(kept)
+
+
+@pytest.mark.parametrize(("name", "value"), [("study", []), ("study", None), ("provenance", [1])])
+def test_a_part_of_the_description_of_another_kind_is_refused(kept, name, value):
+    described = json.loads((kept / "runs.json").read_text())
+    (kept / "runs.json").write_text(json.dumps(described | {name: value}))
+    with pytest.raises(ConfigError, match=r"runs.json is not a description of runs"):
+        read_tables(kept)
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"options": {}, "provenance": [], "runs": [{}]}'])
 def test_a_broken_description_is_refused(kept, text):
     (kept / "runs.json").write_text(text)
