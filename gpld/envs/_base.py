@@ -241,15 +241,16 @@ MakeStream = Callable[[int, int], Stream]
 class ActionScale(NamedTuple):
     """From the agent's [-1, 1] to an environment's own bounds. Symmetric bounds of 1 change no bit."""
 
-    middle: np.ndarray
-    half: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
 
     @classmethod
     def of(cls, low: np.ndarray, high: np.ndarray) -> "ActionScale":
         """The scale of bounds `[A]`."""
-        low, high = np.asarray(low, np.float64), np.asarray(high, np.float64)
-        return cls((low + high) / 2, (high - low) / 2)
+        return cls(np.asarray(low, np.float64), np.asarray(high, np.float64))
 
     def __call__(self, action: np.ndarray) -> np.ndarray:
         """Clip actions `[..., A]` to [-1, 1] and give them the environment's bounds."""
-        return self.middle + self.half * np.clip(action, -1.0, 1.0).astype(np.float64)
+        low, high = self.low / 2, self.high / 2
+        scaled = low + high + (high - low) * np.clip(action, -1.0, 1.0).astype(np.float64)
+        return np.clip(scaled, self.low, self.high)  # rounded, it may lie beyond them

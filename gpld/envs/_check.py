@@ -167,8 +167,8 @@ class _Check:
                 raise self.stop(key, f"{_kind(value)} {when} is not an array of numbers")
             if array.dtype != box.dtype:
                 self.warning(key, "type", f"type {array.dtype} {when}, its space says {box.dtype}")
-            if not np.isfinite(array).all():
-                self.error(key, "finite", f"not finite {when}: {_values(array)}")
+            if problem := _not_finite(array):
+                self.error(key, "finite", f"{problem} {when}: {_values(array)}")
             elif (out := (array < box.low) | (array > box.high)).any():
                 where = tuple(np.argwhere(out)[0].tolist())
                 bounds = f"[{box.low[where]:g}, {box.high[where]:g}]"
@@ -177,10 +177,11 @@ class _Check:
 
     def reward(self, reward: Any) -> None:
         array = np.asarray(reward)
-        if array.shape != () or not (np.issubdtype(array.dtype, np.number) or array.dtype == bool):
+        kinds = np.integer, np.floating, np.bool_
+        if array.shape != () or not any(np.issubdtype(array.dtype, kind) for kind in kinds):
             raise self.stop("reward", f"{_kind(reward)} is not a number")
-        if not np.isfinite(array):
-            self.error("reward", "finite", f"not finite: {reward}")
+        if problem := _not_finite(array):
+            self.error("reward", "finite", f"{problem}: {reward}")
 
     def ends(self, terminated: Any, truncated: Any) -> None:
         for key, value in (("terminated", terminated), ("truncated", truncated)):
@@ -230,6 +231,14 @@ def _has_time_limit(env: gymnasium.Env) -> bool:
 
 def _kind(value: Any) -> str:
     return f"{type(value).__name__} {_short(repr(value))}"
+
+
+def _not_finite(array: np.ndarray) -> str:
+    """What to say of numbers that the agent could not hold; nothing if it can."""
+    if not np.isfinite(array).all():
+        return "not finite"
+    with np.errstate(over="ignore"):
+        return "" if np.isfinite(array.astype(np.float32)).all() else "too large for float32"
 
 
 def _values(value: Any) -> str:

@@ -18,6 +18,7 @@ from gpld.envs._spaces import (
     action_width,
     flat_observation,
     observation_boxes,
+    repeated_names,
 )
 from gpld.tasks import GYM_PREFIX
 from gpld.types import Spaces
@@ -74,9 +75,20 @@ def is_image(box: Space) -> bool:
 
 def space_issues(env: gymnasium.Env) -> list[Issue]:
     """Problems of the spaces that an environment declares."""
-    issues = []
-    for key, box in observation_boxes(env.observation_space).items():
-        if not isinstance(box, Box):
+    lacking = [name for name in ("observation", "action") if not hasattr(env, f"{name}_space")]
+    if lacking:
+        return [Issue("error", name, f"the environment has no {name}_space") for name in lacking]
+    boxes = observation_boxes(env.observation_space)
+    issues = [
+        Issue("error", key, "two parts of the observation space have this name")
+        for key in repeated_names(env.observation_space)
+    ]
+    if not boxes:
+        issues.append(Issue("error", "observation", f"its space is {env.observation_space}, which is empty"))
+    for key, box in boxes.items():
+        if isinstance(box, Box) and not box.low.size:
+            issues.append(Issue("error", key, f"its space is {box}, which is empty"))
+        elif not isinstance(box, Box):
             allowed = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of them"
             issues.append(Issue("error", key, f"its space is {box}; supported are {allowed}"))
         elif is_image(box) and (box.shape[0] % IMAGE_SIDES or box.shape[1] % IMAGE_SIDES):

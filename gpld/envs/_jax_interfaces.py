@@ -119,7 +119,8 @@ def _like_gymnax(task: str, env: Any, params: Any) -> tuple[Functions, int, bool
             return jnp.argmax(action).astype(np.int32)
         low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
         middle, half = (np.asarray(x, np.float32) for x in ((low + high) / 2, (high - low) / 2))
-        return middle + half * jnp.clip(action, -1.0, 1.0).reshape(space.shape)
+        scaled = middle + half * jnp.clip(action, -1.0, 1.0).reshape(space.shape)
+        return jnp.clip(scaled, *(np.asarray(x, np.float32) for x in (low, high)))  # it may round beyond
 
     def reset(key: RawKey) -> Frame:
         obs, state = reset_env(key, params)

@@ -1,7 +1,8 @@
 """Gymnasium's spaces as the agent has them: observations are arrays by name, actions a vector or a choice."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,9 @@ ENCODED = (Discrete, MultiDiscrete, MultiBinary)
 """Observations that are given to the agent one-hot, or as zeros and ones."""
 
 
-def observation_spaces(space: Space, prefix: str = "") -> dict[str, Space]:
+def observation_spaces(space: Space) -> dict[str, Space]:
     """The parts of a space by name: `observation` for a single one, `a.b` and `a.0` for nested ones."""
-    parts = _parts(space)
-    if parts is None:
-        return {prefix or "observation": space}
-    spaces = [observation_spaces(part, _joined(prefix, name)) for name, part in parts.items()]
-    return {name: part for inner in spaces for name, part in inner.items()}
+    return dict(_named_parts(space))
 
 
 def observation_parts(obs: Any, space: Space, prefix: str = "") -> dict[str, Any]:
@@ -49,6 +46,21 @@ def flat_observation(obs: Any, space: Space) -> dict[str, Any]:
     """An observation by name as the agent has it: choices are zeros and ones."""
     spaces = observation_spaces(space)
     return {name: _encoded(x, spaces.get(name)) for name, x in observation_parts(obs, space).items()}
+
+
+def repeated_names(space: Space) -> list[str]:
+    """Names that more than one part of a space would have, as `a.b` of "a.b" and of "b" in "a"."""
+    names = Counter(name for name, _ in _named_parts(space))
+    return [name for name, count in names.items() if count > 1]
+
+
+def _named_parts(space: Space, prefix: str = "") -> Iterator[tuple[str, Space]]:
+    parts = _parts(space)
+    if parts is None:
+        yield prefix or "observation", space
+        return
+    for name, part in parts.items():
+        yield from _named_parts(part, _joined(prefix, name))
 
 
 def _parts(space: Space) -> Mapping[str, Space] | None:
@@ -117,6 +129,8 @@ def action_problem(space: Space) -> str:
     if not isinstance(space, Box) or not np.issubdtype(space.dtype, np.floating):
         allowed = "Discrete, MultiDiscrete, MultiBinary and Box of floats"
         return f"its space is {space}, only {allowed} are supported"
+    if not space.low.size:
+        return f"its space is {space}, which has nothing to choose"
     for low, high in zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True):
         if not (math.isfinite(low) and math.isfinite(high)):
             return f"unbounded: [{low:g}, {high:g}]; the agent acts in [-1, 1] and needs bounds to scale to"

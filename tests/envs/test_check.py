@@ -3,7 +3,7 @@
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, MultiDiscrete
+from gymnasium.spaces import Box, Dict, MultiDiscrete
 
 from gpld.envs import EnvironmentFailure, Issue, check, make
 from tests.envs.custom import Choices, Counter
@@ -116,6 +116,8 @@ CASES = {
         "",
     ),
     "reward nan": (altered(reward=float("nan")), "error", "reward", "not finite: nan", ""),
+    "reward large": (altered(reward=1e300), "error", "reward", "too large for float32: 1e+300", ""),
+    "reward complex": (altered(reward=1j), "error", "reward", "complex 1j is not a number", ""),
     "terminated": (altered(terminated=0), "error", "terminated", "int 0 is not True or False", ""),
     "in place": (InPlace, "warning", "where", "overwrote the array", "return a copy"),
     "no reset": (Forgets, "error", "episode", "all end at once", "[7, 1, 1"),
@@ -140,6 +142,35 @@ CASES = {
         "unbounded: [-inf, inf]",
         "",
     ),
+    "no action": (
+        with_space(action_space=Box(-1, 1, (0,))),
+        "error",
+        "action",
+        "has nothing to choose",
+        "",
+    ),
+    "no observation": (
+        with_space(observation_space=Dict({})),
+        "error",
+        "observation",
+        "its space is Dict(), which is empty",
+        "",
+    ),
+    "empty observation": (
+        with_space(observation_space=Dict(a=Box(-1, 1, (0,)), b=Box(-1, 1, (2,)))),
+        "error",
+        "a",
+        "which is empty",
+        "",
+    ),
+    "same names": (
+        with_space(observation_space=Dict({"a.b": Box(-1, 1, (2,)), "a": Dict(b=Box(-1, 1, (3,)))})),
+        "error",
+        "a.b",
+        "two parts of the observation space have this name",
+        "",
+    ),
+    "no space": (gymnasium.Env, "error", "action", "the environment has no action_space", ""),
     "action bounds": (
         with_space(action_space=Box(1, 1, (2,))),
         "error",

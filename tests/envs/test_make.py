@@ -158,6 +158,19 @@ def test_action_scale():
     assert np.array_equal(ActionScale.of(-np.ones(100), np.ones(100))(action), action)
 
 
+def test_scaled_actions_stay_within_their_bounds():
+    """Half the sum and half the difference of -0.1 and 0.3 add up to a little more than 0.3."""
+    rng = np.random.default_rng(0)
+    low, high = np.sort(rng.uniform(-1, 1, (2, 1000)), axis=0)
+    low[0], high[0] = -1.7e308, 1.7e308
+    scale = ActionScale.of(low, high)
+    for end, bound in ((-1.0, low), (1.0, high)):
+        action = scale(np.full(1000, end))
+        assert (low <= action).all()
+        assert (action <= high).all()
+        np.testing.assert_allclose(action, bound, atol=1e-15)
+
+
 def test_quadruped_takes_its_uneven_bounds():
     """All the way up in the agent's range is 1.1 for the legs' lift: what dm_control is given."""
     with make("quadruped-walk", count=1, seed=0, backend="dm_control") as env:
