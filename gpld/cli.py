@@ -41,7 +41,7 @@ from gpld.config import (
 from gpld.display.options import RunArgument, parse as parse_command, shown
 from gpld.population import METHODS, Member, Method, method_of
 from gpld.sweeps.definition import Sweep, members as sweep_members
-from gpld.sweeps.settings import MAX_RUNS, parse
+from gpld.sweeps.settings import MAX_RUNS, checked, parse
 
 DEATH = (
     "the process died without an error: an environment or a library ended it, or the system killed it, "
@@ -258,10 +258,13 @@ def _check_sweep(options: TrainOptions, arguments: Sequence[str]) -> None:
     if options.distributed:
         raise ConfigError("distributed: not allowed with --sweep; a study spreads settings over machines")
     values = options.definition.values
-    swept = {*values, *(x for name in values.get("preset", ()) for x in unnested(PRESETS[name].options))}
+    if values.keys() == {"task"}:
+        raise ConfigError("sweep: only task is named; an option, preset or method must be swept beside it")
+    presets = checked("preset", values["preset"]) if "preset" in values else []
+    swept = {*values, *(x for name in presets for x in unnested(PRESETS[name].options))}
     for name in sorted(swept - {"task", "preset", "method"}):
         if any(_given(arguments, form) is not None for form in _forms(name)):
-            raise ConfigError(f"sweep: {name} is swept, and --{name} sets it too")
+            raise ConfigError(f"sweep: {name} is swept, and --{name.replace('_', '-')} sets it too")
     if "task" in values and options.task not in values["task"]:
         raise ConfigError(f"sweep: task: {options.task} is named first, and must be among the values")
     if "method" in parse(options.sweep) and options.method:

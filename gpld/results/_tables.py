@@ -285,15 +285,21 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
         raise ConfigError(f"results: {path} has no column {', '.join(missing)}; it needs {', '.join(needed)}")
     try:
         rows = rows[needed]
-        floats = rows.astype(dict.fromkeys({*_COUNTS, "return"} & {*needed}, "float64"))
         for name in needed:
-            if name in _COUNTS and not (good := (floats[name] >= 0) & (floats[name] % 1 == 0)).all():
-                raise ValueError(f"{name} is {rows[name][~good].iloc[0]}: not a whole number from 0")
-            if name == "return" and not (good := np.isfinite(floats[name])).all():
-                raise ValueError(f"{name} is {rows[name][~good].iloc[0]} in row {(~good).argmax() + 1}")
+            if name in _COUNTS or name == "return":
+                _refuse_impossible(name, np.asarray(rows[name], np.float64))
         return _typed(rows)
     except ValueError as error:
         raise ConfigError(f"results: {path} is not a table of results ({error})") from error
+
+
+def _refuse_impossible(name: str, numbers: np.ndarray) -> None:
+    """A `ValueError` for a count that is not a whole number from 0, or a return that is not finite."""
+    good = (numbers >= 0) & (numbers % 1 == 0) if name in _COUNTS else np.isfinite(numbers)
+    if not good.all():
+        row = int(np.argmin(good))
+        allowed = "a whole number from 0" if name in _COUNTS else "finite"
+        raise ValueError(f"{name} is {numbers[row]:g} in row {row + 1}; it must be {allowed}")
 
 
 def _typed(rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,5 +1,6 @@
 """Training the runs of a sweep, in as few programs as their options allow, with successive halving."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ from gpld.display.progress import print_line
 from gpld.population import Member, programs
 from gpld.sweeps import show
 from gpld.sweeps.definition import Sweep, members, read, write
-from gpld.training import Result, TrainingStopped, train_all
+from gpld.training import Result, TrainingStopped, refuse_other_options, train_all
 from gpld.training.evaluation import EnvFactory
 
 
@@ -26,6 +27,8 @@ def run(
     """
     out = Path(out)
     found = members(config, sweep, out)
+    for member in itertools.chain(*found.values()):  # before the folder's definition is changed
+        refuse_other_options(member.config, member.folder)
     sweep = _opened(sweep, out)
     runs = [member.folder for own in found.values() for member in own]
     results = {folder: Result(folder, 0, finished=False) for folder in runs}

@@ -40,7 +40,7 @@ def locked(config: Config, folder: Path) -> Iterator[None]:
         except OSError:
             pass  # a file system without locks
         try:
-            _refuse_other_options(config, folder)
+            refuse_other_options(config, folder)
             yield
         except BaseException:
             _leave_nothing(folder, made)
@@ -56,7 +56,8 @@ def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:
                 path.rmdir()
 
 
-def _refuse_other_options(config: Config, folder: Path) -> None:
+def refuse_other_options(config: Config, folder: Path) -> None:
+    """A `ConfigError` if the folder holds a run that these options cannot continue."""
     path = folder / CONFIG
     if not path.exists():
         return

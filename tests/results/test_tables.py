@@ -165,12 +165,12 @@ def test_options_of_other_versions_have_their_defaults_or_do_not_count():
 @pytest.mark.parametrize(
     ("name", "column", "value", "message"),
     [
-        ("evaluations", "return", float("nan"), r"return is nan in row 2"),
-        ("scores", "return", float("inf"), r"return is inf in row 2"),
+        ("evaluations", "return", float("nan"), r"return is nan in row 2; it must be finite"),
+        ("scores", "return", float("inf"), r"return is inf in row 2; it must be finite"),
         ("scores", "return", "abc", r"could not convert string to float: 'abc'"),
-        ("evaluations", "env_steps", -5, r"env_steps is -5: not a whole number from 0"),
-        ("training", "updates", 15.5, r"updates is 15.5: not a whole number from 0"),
-        ("scores", "seed", float("nan"), r"seed is nan: not a whole number from 0"),
+        ("evaluations", "env_steps", -5, r"env_steps is -5 in row 2; it must be a whole number from 0"),
+        ("training", "updates", 15.5, r"updates is 15.5 in row 2; it must be a whole number from 0"),
+        ("scores", "seed", float("nan"), r"seed is nan in row 2; it must be a whole number from 0"),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(kept, name, column, value, message):

@@ -12,7 +12,7 @@ import pytest
 
 from gpld import cli, config as options, files
 from gpld.analysis import statistics
-from gpld.config import ConfigError
+from gpld.config import ConfigError, override
 from gpld.files import DamagedFile
 from gpld.population import Member, programs
 from gpld.studies import write_report
@@ -81,8 +81,11 @@ def test_values_may_be_added_and_nothing_else_changed(straight, tmp_path, monkey
     for other in (Sweep({"agent.loss.dyn": [1, 2]}, (0, 1)), Sweep(TRACES), Sweep(TRACES, (0, 1), (400,))):
         with pytest.raises(ConfigError, match="holds another sweep; name another folder"):
             run(pole(), other, out, task=Pole)
+    more = Sweep({"agent.behavior.trace": [0.95, 0.5, 0.7]}, (0, 1, 2))
+    with pytest.raises(ConfigError, match="holds a run with other options; name another folder"):
+        run(override(pole(), {"agent": {"loss": {"dyn": 2.0}}}), more, out, task=Pole)
     assert (out / SWEEP).read_bytes() == before
-    run(pole(), Sweep({"agent.behavior.trace": [0.95, 0.5, 0.7]}, (0, 1, 2)), out, task=Pole)
+    run(pole(), more, out, task=Pole)
     assert len(trained) == 9
     (out / SWEEP).write_bytes(before)
 
@@ -310,6 +313,12 @@ def test_the_command_trains_compares_and_says_where(tmp_path, capsys):
             "--sweep task=walker-run agent.loss.dyn=1,2",
             "sweep: task: cartpole-balance is named first, and must be among the values",
         ),
+        ("--sweep preset=1m,bogus", "sweep: preset: 'bogus' is not a preset; allowed are "),
+        (
+            "--sweep task=cartpole-balance,walker-run",
+            "sweep: only task is named; an option, preset or method",
+        ),
+        ("--sweep env_steps=400,800", "sweep: env_steps is swept, and --env-steps sets it too"),
         ("--sweep agent.loss.dyn=1,2 --seeds 1 1", "seeds: (1, 1) is not allowed"),
         ("--sweep method=gpld --method gpld", "sweep: method is swept, and --method names some too"),
         ("--sweep agent.loss.dyn=1,2 --distributed h:1 0 2", "distributed: not allowed with --sweep"),
