@@ -3,17 +3,20 @@
     python scripts/recipe_screen.py walker-walk                  # on a GPU: one program of sixteen runs
     python scripts/recipe_screen.py walker-walk --small          # nano, on a CPU
     python scripts/recipe_screen.py walker-walk --with agent.behavior.horizon=15 --out runs/screen-h15
+    python scripts/recipe_screen.py walker-walk --show           # what the runs hold so far
 
 The runs are a fractional factorial design (2^(8-4), resolution IV): an option's effect is the mean of eight
 runs less that of the eight others, and in both every other option has each value equally often. So sixteen
 runs say as much of every option as if all were about it. Effects of single options are free of those of
 pairs, which are mixed with each other. Every run has a seed of its own; the standard error is that of the
-residuals, with seven degrees of freedom. The same command resumes what was interrupted.
+residuals, with seven degrees of freedom. The same command resumes what was interrupted. Effects are printed
+and written to OUT/screen.json, of the evaluations that all runs have.
 """
 
 import argparse
 import itertools
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,12 +26,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from gpld import results
 from gpld.analysis import statistics
 from gpld.config import Config, ConfigError, nested, override, validate, with_presets
 from gpld.population import Member
 from gpld.sweeps import settings
 from gpld.training import logs, train_all
-from gpld.training.provenance import provenance
 
 FACTORS: Mapping[str, tuple[float, float]] = {
     "agent.optimizer.learning_rate": (1e-4, 4e-4),
@@ -88,15 +91,33 @@ def found(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> dict[str, list[flo
     }
 
 
-def show(values: Mapping[str, tuple[float, float]], responses: Mapping[str, Sequence[float]]) -> Table:
+def summary(
+    values: Mapping[str, tuple[float, float]], curves: Sequence[tuple[np.ndarray, np.ndarray]]
+) -> dict[str, dict[str, Any]]:
+    """By response: the mean of all runs, the effect of each option, and the standard error of these."""
+    summaries = {}
+    for name, own in found(curves).items():
+        each, error = effects(own)
+        by_option = dict(zip(values, each.tolist(), strict=True))
+        summaries[name] = {"mean": float(np.mean(own)), "effects": by_option, "error": error}
+    return summaries
+
+
+def show(values: Mapping[str, tuple[float, float]], summaries: Mapping[str, Mapping[str, Any]]) -> Table:
     """Effects beside their standard error; larger than about twice that is a lead."""
-    table = Table("option", "from", "to", *responses)
-    by_response = {name: effects(own) for name, own in responses.items()}
-    for i, (name, (low, high)) in enumerate(values.items()):
-        cells = (f"{own[i]:+.1f} ± {error:.1f}" for own, error in by_response.values())
+    table = Table("option", "from", "to", *summaries)
+    for name, (low, high) in values.items():
+        cells = (f"{own['effects'][name]:+.1f} ± {own['error']:.1f}" for own in summaries.values())
         table.add_row(name.removeprefix("agent."), f"{low:g}", f"{high:g}", *cells)
-    table.add_row("mean of all runs", "", "", *(f"{np.mean(own):.1f}" for own in responses.values()))
+    table.add_row("mean of all runs", "", "", *(f"{own['mean']:.1f}" for own in summaries.values()))
     return table
+
+
+def _command(asked: argparse.Namespace) -> str:
+    """What trains these runs, wherever they are."""
+    words = [asked.task, *(["--small"] if asked.small else []), "--env-steps", str(asked.env_steps)]
+    words += ["--eval-every", str(asked.eval_every), *(["--with", *asked.fixed] if asked.fixed else [])]
+    return shlex.join(["python", "scripts/recipe_screen.py", *words])
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -108,6 +129,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--eval-every", type=int, default=2500, help="agent steps between evaluations")
     parser.add_argument("--with", dest="fixed", nargs="*", default=[], metavar="OPTION=VALUE")
     parser.add_argument("--out", type=Path, help="folder of the runs, runs/screen-TASK by default")
+    parser.add_argument("--show", action="store_true", help="train nothing, show what the runs hold")
     asked = parser.parse_args(arguments)
     config = with_presets(Config(task=asked.task, env_steps=asked.env_steps), PRESETS[asked.small])
     fixed: dict[str, Any] = {"eval.every": asked.eval_every}
@@ -118,23 +140,29 @@ def main(arguments: Sequence[str]) -> int:
     out = asked.out or Path("runs") / f"screen-{asked.task}"
     values = factors(asked.small)
     runs = members(config, values, out)
-    if not all(result.finished for result in train_all(runs)):
-        print("interrupted; the same command resumes")
-        return 1
+    finished = asked.show or all(result.finished for result in train_all(runs))
     curves = [logs.evaluations(run.folder) for run in runs]
-    responses = found(curves)
-    record = {
-        "command": "python scripts/recipe_screen.py " + " ".join(arguments),
-        "provenance": provenance(),
-        "factors": values,
-        "fixed": fixed,
-        "design": design(),
-        "curves": [[x.tolist() for x in curve] for curve in curves],
-        "responses": responses,
-    }
-    (out / "screen.json").write_text(json.dumps(record) + "\n")
-    Console().print(show(values, responses))
-    return 0
+    count = min(len(steps) for steps, _ in curves)
+    if count:
+        curves = [(steps[:count], returns[:count]) for steps, returns in curves]
+        summaries = summary(values, curves)
+        record = {
+            "provenance": results.last_start(runs[0].folder) | {"command": _command(asked)},
+            "task": asked.task,
+            "presets": PRESETS[asked.small],
+            "factors": values,
+            "fixed": fixed,
+            "design": design(),
+            "env_steps": curves[0][0].tolist(),
+            "returns": [returns.tolist() for _, returns in curves],
+            "summary": summaries,
+        }
+        (out / "screen.json").write_text(json.dumps(record) + "\n")
+        Console().print(show(values, summaries))
+    print(f"after {curves[0][0][-1]:,} env steps" if count else "no evaluation of all runs yet")
+    if not finished:
+        print("interrupted; the same command resumes")
+    return 0 if finished else 1
 
 
 if __name__ == "__main__":

@@ -531,6 +531,29 @@ def recipe() -> str:
     return table(header, rows, *sources)
 
 
+def screens() -> str:
+    """What the higher value of each option adds, in every screen."""
+    sources = sorted(f"screens/{path.stem}" for path in (RESULTS / "screens").glob("*.json"))
+    rows = []
+    for name in sources:
+        data = read(name)
+        which = f"{data['task']}, {data['presets'][0]}, {data['env_steps'][-1] // 1000}k"
+        found = data["summary"].values()
+        for option, (low, high) in data["factors"].items():
+            cells = [f"{own['effects'][option]:+.0f} ± {own['error']:.0f}" for own in found]
+            rows.append([which, f"`{option}`", f"{low:g}", f"{high:g}", *cells])
+        rows.append([which, "mean of all runs", "", "", *(f"{own['mean']:.0f}" for own in found)])
+    header = [
+        "task, agent, env steps",
+        "option",
+        "from",
+        "to",
+        "mean return while training",
+        "last evaluation",
+    ]
+    return table(header, rows, *sources)
+
+
 NEARLY = 0.1
 """Nats by which a policy's entropy may lie below the largest and still count as the same."""
 
@@ -604,6 +627,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "export": exported,
     "export returns": exported_returns,
     "recipe": recipe,
+    "screens": screens,
 }
 """Tables by the names that pages call them by."""
 

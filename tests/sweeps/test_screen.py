@@ -1,6 +1,8 @@
 """The screening design: sixteen runs of one program, whose effects are those of single options."""
 
 import itertools
+import json
+import re
 
 import numpy as np
 import pytest
@@ -45,3 +47,26 @@ def test_all_runs_are_one_program(screen, small, tmp_path):
         assert [own[name] for name in values] == [
             pair[sign > 0] for pair, sign in zip(values.values(), signs, strict=True)
         ]
+
+
+def test_what_runs_hold_so_far_is_shown_and_kept(screen, tmp_path, capsys):
+    line = ["walker-walk", "--small", "--show", "--out", str(tmp_path)]
+    assert screen.main(line) == 0
+    assert "no evaluation of all runs yet" in capsys.readouterr().out
+    for run, signs in enumerate(screen.design()):
+        folder = tmp_path / f"run{run:02}"
+        folder.mkdir()
+        evaluations = 3 if run == 0 else 2  # the first has one more
+        lines = [
+            {"env_steps": 5000 * i, "updates": i, "eval/return": 100.0 + 20 * signs[4]}
+            for i in range(1, evaluations + 1)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    assert screen.main(line) == 0
+    said = capsys.readouterr().out
+    assert "after 10,000 env steps" in said
+    assert re.search(r"loss.reward.*\+40.0 ± 0.0", said)
+    kept = json.loads((tmp_path / "screen.json").read_text())
+    assert kept["env_steps"] == [5000, 10000]
+    assert np.shape(kept["returns"]) == (16, 2)
+    assert kept["summary"]["last evaluation"]["effects"]["agent.loss.reward"] == pytest.approx(40)
