@@ -16,7 +16,7 @@ GL_PACKAGES = "libopengl0 libegl1 libegl-mesa0 libgl1-mesa-dri"
 
 SIMULATORS = (
     {"mujoco": "3.11.0", "dm_control": "1.0.44", "envpool": "1.2.6"}
-    if sys.version_info >= (3, 14)
+    if sys.version_info >= (3, 12)
     else {"mujoco": "3.6.0", "dm_control": "1.0.38", "envpool": "1.2.5"}
 )
 """Simulators of the extra `suite`, in versions of one MuJoCo, as pyproject.toml pins them for this Python."""

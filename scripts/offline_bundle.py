@@ -3,9 +3,15 @@
 A cluster node without a network often has JAX, Equinox, Optax, Orbax, Rich, Matplotlib and PyTorch, but no
 simulators. There, `PYTHONPATH=offline:.` adds this folder. Its packages are the wheels that requirements.lock
 pins, for Linux x86-64 and the node's Python, cut down to what the tasks of the benchmark need: EnvPool and
-dm_control's suite from states (no dog, no rendering), Gymnasium, and the command line's parser.
+dm_control's suite from states (no dog, no rendering), Gymnasium, and the command line's parser. What EnvPool
+needs of this machine, which a node may lack, is in its folder `lib/`.
 
     python scripts/offline_bundle.py --python 3.12
+
+The runs of a study must have one physics, and Python 3.11 has older simulators than later Pythons. To go on
+with a study of the older ones, which the committed results are of, take them along to the newer Python:
+
+    python scripts/offline_bundle.py --python 3.12 --simulators-of 3.11
 
 With --pixels, `offline-pixels/` has what draws in software instead of EnvPool: PyOpenGL, and in `lib/` this
 machine's OSMesa with the libraries that it needs. They are large, so the folder is also packed into an
@@ -27,6 +33,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from gpld.machine import GL_PACKAGES
+
 ROOT = Path(__file__).parent.parent
 
 # Distribution -> patterns of the files kept ("!" drops again). Metadata and licences are always kept.
@@ -40,6 +48,7 @@ STATES: Patterns = {
         "envpool/mujoco/dmc/*",
         "envpool/mujoco/mujoco_dmc_envpool.so",
         "envpool.libs/*",
+        "!envpool.libs/libQt*",
     ),
     "envpool-assets": (
         "envpool_assets/__init__.py",
@@ -64,10 +73,8 @@ BOTH: Patterns = {
     ),
     "mujoco": (
         "mujoco/*",
-        *(
-            f"!mujoco/{name}/*"
-            for name in ("include", "introspect", "mjx", "plugin", "sysid", "testdata", "usd")
-        ),
+        *(f"!mujoco/{name}/*" for name in ("experimental", "include", "introspect", "mjx")),
+        *(f"!mujoco/{name}/*" for name in ("plugin", "sysid", "testdata", "usd")),
         "!mujoco/_simulate.*",
     ),
     "lxml": ("lxml/__init__.py", "lxml/etree.*.so", "lxml/_elementpath.*.so"),
@@ -87,6 +94,7 @@ BOTH: Patterns = {
     ),
 }
 TESTS: Patterns = dict.fromkeys(("beartype", "hypothesis", "pytest-timeout", "sortedcontainers"), ("*",))
+SIMULATORS = ("dm-control", "envpool", "envpool-assets", "mujoco")
 DROP = ("*_test.py", "*/tests/*", "*.pyx", "*.pxi", "*.pxd", "*.h", "*.pyi")
 
 OSMESA = Path("/usr/lib/x86_64-linux-gnu/libOSMesa.so.8")
@@ -154,13 +162,18 @@ def needed(ldd: str) -> dict[str, Path]:
     return {name: Path(path) for name, path in found.items() if name.split(".so")[0] not in THERE}
 
 
-def add_libraries(library: Path, folder: Path) -> int:
-    """Copy a library of this machine and all that it needs; returns their bytes."""
+def add_libraries(library: Path, output: Path) -> int:
+    """Copy into lib/ what a library needs of this machine, and itself if it is of it; returns their bytes."""
     ldd = subprocess.run(["ldd", library], check=True, capture_output=True, text=True).stdout
-    folder.mkdir()
+    if missing := re.findall(r"^\s*(\S+) => not found", ldd, re.M):
+        raise SystemExit(f"{library.name} needs {', '.join(missing)}; Debian: `apt install {GL_PACKAGES}`")
+    copied = 0
     for name, path in {library.name: library, **needed(ldd)}.items():
-        shutil.copy(path, folder / name)
-    return sum(copy.stat().st_size for copy in folder.iterdir())
+        if not path.resolve().is_relative_to(output.resolve()):
+            (output / "lib").mkdir(exist_ok=True)
+            shutil.copy(path, output / "lib" / name)
+            copied += path.stat().st_size
+    return copied
 
 
 def pack(folder: Path) -> Path:
@@ -194,6 +207,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--python", default="3.12", help="Python version of the offline machine")
+    parser.add_argument("--simulators-of", metavar="PYTHON", help="Python whose simulators to take")
     parser.add_argument("--pixels", action="store_true", help="draw images, without EnvPool; packed")
     parser.add_argument("--output", type=Path, help="folder to build; default: offline or offline-pixels")
     parser.add_argument("--tests", action="store_true", help="add what the tests need (9 MiB)")
@@ -202,21 +216,30 @@ def main() -> None:
     output: Path = arguments.output or ROOT / ("offline-pixels" if arguments.pixels else "offline")
     if output.exists() and any(output.iterdir()) and not (output / "mujoco").is_dir():
         parser.error(f"--output {output} exists and is no offline bundle; name another folder")
-    versions = pins(ROOT / "requirements.lock", arguments.python)
+    lock = ROOT / "requirements.lock"
+    versions = pins(lock, arguments.python)
+    others = pins(lock, arguments.simulators_of or arguments.python)
+    versions |= {name: others[name] for name in SIMULATORS if name in others}
     if missing := sorted(set(keep) - set(versions)):
         parser.error(f"requirements.lock does not pin {', '.join(missing)}")
     if arguments.pixels and not OSMESA.exists():
         parser.error(f"--pixels: there is no {OSMESA}; Debian: `apt install libosmesa6`")
     build(keep, versions, arguments.python, output)
-    if arguments.pixels:
-        show(add_libraries(OSMESA, output / "lib"), f"{OSMESA.name} and what it needs")
+    library = OSMESA if arguments.pixels else output / "envpool/mujoco/mujoco_dmc_envpool.so"
+    if copied := add_libraries(library, output):
+        show(copied, f"lib: what {library.name} needs of this machine")
     total = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     show(total, f"{output} for Python {arguments.python}")
+    drawing = ""
     if arguments.pixels:
         archive = pack(output)
-        show(archive.stat().st_size, f"{archive}; beside it, there:\n")
-        print(f"    python -m tarfile -e {archive.name}")
-        print(f"    export PYTHONPATH={output.name}:. MUJOCO_GL=osmesa LP_NUM_THREADS=0")
+        show(archive.stat().st_size, str(archive))
+        drawing = " MUJOCO_GL=osmesa LP_NUM_THREADS=0"
+    print("\nBeside it, there:\n")
+    if arguments.pixels:
+        print(f"    python -m tarfile -e {output.name}.tar.xz")
+    print(f"    export PYTHONPATH={output.name}:.{drawing}")
+    if copied:
         print(f"    export LD_LIBRARY_PATH=$PWD/{output.name}/lib${{LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}}")
 
 

@@ -29,10 +29,59 @@ def test_pins_are_those_of_the_target(bundle, tmp_path: Path):
 
 
 def test_everything_bundled_is_pinned(bundle):
-    versions = bundle.pins(bundle.ROOT / "requirements.lock", "3.12")
     bundled = bundle.STATES | bundle.PIXELS | bundle.BOTH | bundle.TESTS
-    assert not bundled.keys() - versions.keys()
-    assert (versions["dm-control"], versions["mujoco"], versions["envpool"]) == ("1.0.38", "3.6.0", "1.2.5")
+    assert bundle.SIMULATORS == tuple(sorted({*bundle.SIMULATORS} & {*bundled}))
+    for python, simulators in {
+        "3.11": ["1.0.38", "1.2.5", "0.3.0", "3.6.0"],
+        "3.12": ["1.0.44", "1.2.6", "0.4.1", "3.11.0"],
+    }.items():
+        versions = bundle.pins(bundle.ROOT / "requirements.lock", python)
+        assert not bundled.keys() - versions.keys()
+        assert [versions[name] for name in bundle.SIMULATORS] == simulators
+
+
+@pytest.mark.parametrize(
+    ("words", "mujoco", "python"),
+    [
+        ([], "3.11.0", "3.12"),
+        (["--simulators-of", "3.11"], "3.6.0", "3.12"),
+        (["--python", "3.11"], "3.6.0", "3.11"),
+    ],
+)
+def test_simulators_of_another_python(bundle, words, mujoco, python, monkeypatch, tmp_path: Path):
+    """Of a study that was begun with the older ones; everything else is as the node's Python has it."""
+    built = {}
+
+    def build(keep, versions, node, output):
+        built.update(versions, node=node)
+        output.mkdir()
+
+    monkeypatch.setattr(bundle, "build", build)
+    monkeypatch.setattr(bundle, "add_libraries", lambda library, output: 0)
+    monkeypatch.setattr(sys, "argv", ["offline_bundle.py", "--output", str(tmp_path / "offline"), *words])
+    bundle.main()
+    assert (built["mujoco"], built["node"]) == (mujoco, python)
+    assert built["jax"] == bundle.pins(bundle.ROOT / "requirements.lock", python)["jax"]
+
+
+def test_libraries_of_this_machine_are_taken_along_and_others_left(bundle, monkeypatch, tmp_path: Path):
+    theirs = tmp_path / "system" / "libEGL.so.1"
+    ours = tmp_path / "offline" / "envpool.libs" / "libOpenGL.so.0"
+    for library in (theirs, ours):
+        library.parent.mkdir(parents=True)
+        library.write_bytes(b"draws")
+    ldd = f" libEGL.so.1 => {theirs} (0x0)\n libOpenGL.so.0 => {ours} (0x0)\n"
+    monkeypatch.setattr(bundle.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, ldd))
+    extension = tmp_path / "offline" / "envpool" / "mujoco_dmc_envpool.so"
+    assert bundle.add_libraries(extension, tmp_path / "offline") == len(b"draws")
+    assert [path.name for path in (tmp_path / "offline" / "lib").iterdir()] == ["libEGL.so.1"]
+
+
+def test_a_library_that_is_missing_here_is_named(bundle, monkeypatch, tmp_path: Path):
+    ldd = " libEGL.so.1 => not found\n libc.so.6 => /lib/libc.so.6 (0x0)\n"
+    monkeypatch.setattr(bundle.subprocess, "run", lambda *_, **__: subprocess.CompletedProcess([], 0, ldd))
+    with pytest.raises(SystemExit, match=r"a\.so needs libEGL\.so\.1; Debian: `apt install libopengl0"):
+        bundle.add_libraries(tmp_path / "a.so", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +98,9 @@ def test_everything_bundled_is_pinned(bundle):
         ("dm-control", "dm_control/locomotion/__init__.py", False),
         ("mujoco", "mujoco/libmujoco.so.3.6.0", True),
         ("mujoco", "mujoco/bindings_test.py", False),
+        ("mujoco", "mujoco/experimental/studio/ux.py", False),
+        ("envpool", "envpool.libs/libEGL.so.1", True),
+        ("envpool", "envpool.libs/libQt6Core.so.6", False),
         ("pyopengl", "OpenGL/osmesa/__init__.py", True),
         ("pyopengl", "OpenGL/DLLS/freeglut64.vc14.dll", False),
     ],
