@@ -30,7 +30,7 @@ def test_pins_are_those_of_the_target(bundle, tmp_path: Path):
 
 def test_everything_bundled_is_pinned(bundle):
     bundled = bundle.STATES | bundle.PIXELS | bundle.BOTH | bundle.TESTS
-    assert bundle.SIMULATORS == tuple(sorted({*bundle.SIMULATORS} & {*bundled}))
+    assert {*bundle.SIMULATORS} < {*bundled}
     for python, simulators in {
         "3.11": ["1.0.38", "1.2.5", "0.3.0", "3.6.0"],
         "3.12": ["1.0.44", "1.2.6", "0.4.1", "3.11.0"],
