@@ -64,6 +64,8 @@ def test_one_engine_is_enough(envpool, dm_control, stops, remedies):
     found = list(_examine._engines(envpool, dm_control))
     assert [finding.stops_training for finding in found] == stops
     assert [bool(finding.remedy) for finding in found] == remedies
+    instead = "gym:Name-v0 trains without it" if all(stops) else "the other one takes its place where it can"
+    assert all(finding.remedy.endswith(f"; {instead}") for finding in found if finding.remedy)
 
 
 def test_a_library_that_is_missing_is_named_instead_of_the_package():

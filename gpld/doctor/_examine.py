@@ -126,8 +126,9 @@ def _device(result: _ProbeResult) -> Finding:
 def _engines(envpool: _ProbeResult, dm_control: _ProbeResult) -> Iterator[Finding]:
     """One engine is enough to train from states."""
     stops = not envpool.ok and not dm_control.ok
+    instead = "gym:Name-v0 trains without it" if stops else "the other one takes its place where it can"
     for name, result in (("envpool", envpool), ("dm_control", dm_control)):
-        remedy = "" if result.ok else f"{simulator_remedy(result.text)}; gym:Name-v0 trains without it"
+        remedy = "" if result.ok else f"{simulator_remedy(result.text)}; {instead}"
         yield Finding(f"{name} engine", result.text, remedy, stops and not result.ok)
 
 

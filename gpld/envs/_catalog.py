@@ -51,7 +51,7 @@ class Task(NamedTuple):
     group: Literal["proprio", "quadruped", "extra"]
     spaces: Spaces
     backends: tuple[Backend, ...]
-    """Backends that run on this machine, the default first."""
+    """Backends that are installed, the default first."""
 
 
 def has_envpool() -> bool:
@@ -144,7 +144,10 @@ def all_tasks() -> tuple[list[Listed], list[str]]:
     listed += [Listed(name, "dm_control") for name in SUITE if name not in known]
     left_out: dict[str, list[str]] = {}
     if has_envpool():
-        listed += _pool(left_out)
+        try:
+            listed += _pool(left_out)
+        except ConfigError as error:  # it cannot be imported
+            return listed, [str(error).removeprefix("task: ")]
     why = [f"left out: {len(errors)} of {family}, such as {errors[0]}" for family, errors in left_out.items()]
     return listed, why
 

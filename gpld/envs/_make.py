@@ -3,7 +3,7 @@
 import importlib.util
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal
 
 from gpld.config import ConfigError, check_backend
@@ -16,7 +16,7 @@ from gpld.envs._base import (
     Worker,
     stream_seed,
 )
-from gpld.envs._catalog import has_envpool, in_catalog, tasks
+from gpld.envs._catalog import has_envpool, in_catalog, load_envpool, tasks
 from gpld.envs._check import check as check_env
 from gpld.envs._dm_control import (
     DMControlPixels,
@@ -61,10 +61,10 @@ def make(
     `task` is a task of the suite (`walker-walk`), one of Gymnasium's registry (`gym:Pendulum-v1`), one of
     EnvPool's (`envpool:Ant-v4`), one written in JAX (`jax:module:name`; `limit` is the env steps after which
     its episodes are cut), or a function without arguments that returns a `gymnasium.Env`. `backend="auto"`
-    takes EnvPool for the benchmark's tasks where it exists, and dm_control for the rest of the suite.
-    `evaluation` gives other seeds than training's; `render` allows `env.render`; `pixels` gives images of
-    the suite's tasks instead of states, drawn by dm_control. `threads` is EnvPool's for the suite (0: one a
-    core). `processes` is dm_control's: 1 is this one, more are others beside it (0: one a core for images,
+    takes EnvPool for the benchmark's tasks where it can be imported, and dm_control for the rest of the
+    suite. `evaluation` gives other seeds than training's; `render` allows `env.render`; `pixels` gives images
+    of the suite's tasks instead of states, drawn by dm_control. `threads` is EnvPool's for the suite (0: one
+    a core). `processes` is dm_control's: 1 is this one, more are others beside it (0: one a core for images,
     this one for states). `share` is how many such environments share the cores, and `hosts` keeps the
     processes for the next one. For environments written in Python, `timeout` (seconds) and `restart_limit`
     are as `SerialEnv` describes, and `check` tries a Gymnasium environment for a few steps first, to explain
@@ -163,7 +163,8 @@ def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = 
             raise ConfigError(f"task: {task!r} needs EnvPool, which is not installed: {install('suite')}")
         return "envpool"
     if backend == "auto":
-        return "envpool" if has_envpool() and in_catalog(name) and not render else "dm_control"
+        fast = has_envpool() and in_catalog(name) and not render and _envpool_works()
+        return "envpool" if fast else "dm_control"
     if backend == "envpool":
         if not has_envpool():
             raise ConfigError(f"backend 'envpool' is not installed: {install('suite')}, or use 'dm_control'")
@@ -173,6 +174,19 @@ def choose(task: str | Callable[[], Any], backend: str = "auto", render: bool = 
             names = f"only {', '.join(t.name for t in tasks())}; 'dm_control' has the whole suite"
             raise ConfigError(f"backend 'envpool' has no task {task!r}, {names}")
     return backend
+
+
+@cache
+def _envpool_works() -> bool:
+    """Whether EnvPool can be imported; where it cannot, say why once, unless nothing can stand in for it."""
+    try:
+        load_envpool()
+    except ConfigError as problem:
+        if importlib.util.find_spec("dm_control") is None:
+            raise
+        log.warning("%s. dm_control takes its place, which is slower", str(problem).removeprefix("task: "))
+        return False
+    return True
 
 
 def _check_env(factory: Callable[[], Any], timeout: float | None) -> None:

@@ -3,8 +3,15 @@
 import math
 
 import numpy as np
+import pytest
 
 from gpld.envs import Step, VectorEnv
+
+
+def need(backend: str) -> None:
+    """Skip where EnvPool is asked for and is not installed, or lacks the libraries that it does not bring."""
+    if backend == "envpool":
+        pytest.importorskip(backend, exc_type=ImportError)
 
 
 def actions(env: VectorEnv, steps: int, seed: int = 0) -> np.ndarray:

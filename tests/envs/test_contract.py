@@ -7,15 +7,11 @@ import numpy as np
 import pytest
 
 from gpld.envs import VectorEnv, make
-from gpld.envs._catalog import has_envpool
 from tests.envs.custom import Counter
-from tests.envs.helpers import actions, leaves, run, same
+from tests.envs.helpers import actions, leaves, need, run, same
 
 BACKENDS = {
-    "envpool": pytest.param(
-        partial(make, "cartpole-swingup", backend="envpool"),
-        marks=pytest.mark.skipif(not has_envpool(), reason="EnvPool is not installed"),
-    ),
+    "envpool": partial(make, "cartpole-swingup", backend="envpool"),
     "dm_control": partial(make, "cartpole-swingup", backend="dm_control"),
     "gymnasium": partial(make, "gym:Pendulum-v1"),
     "discrete": partial(make, "gym:CartPole-v1"),
@@ -24,10 +20,11 @@ BACKENDS = {
 }
 
 
-@pytest.fixture(params=BACKENDS.values(), ids=BACKENDS.keys())
+@pytest.fixture(params=BACKENDS)
 def backend(request: pytest.FixtureRequest):
     """A function that makes environments of one backend."""
-    return request.param
+    need(request.param)
+    return BACKENDS[request.param]
 
 
 def check_step(env: VectorEnv, step) -> None:
@@ -155,7 +152,6 @@ def test_action_repeat_sums_rewards_and_stops_at_ends(repeat: int):
 
 @pytest.mark.parametrize("name", ["envpool", "dm_control"])
 def test_action_repeat_that_does_not_divide_the_episode(name):
-    if name == "envpool" and not has_envpool():
-        pytest.skip("EnvPool is not installed")
+    need(name)
     with make("pendulum-swingup", count=1, seed=0, backend=name, action_repeat=300) as env:
         assert [step.is_last[0] for step in run(env, actions(env, 6))] == [False] * 4 + [True, False]

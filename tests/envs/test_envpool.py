@@ -5,12 +5,11 @@ import pytest
 
 from gpld.envs import Step, make, tasks
 from gpld.envs._base import stream_seed
-from gpld.envs._catalog import has_envpool
 from gpld.envs._dm_control import DMControlStream
 from gpld.envs._serial import SerialEnv
-from tests.envs.helpers import CxxRandom, actions, run, same
+from tests.envs.helpers import CxxRandom, actions, need, run, same
 
-pytestmark = pytest.mark.skipif(not has_envpool(), reason="EnvPool is not installed")
+need("envpool")
 
 NAMES = [task.name for task in tasks()]
 

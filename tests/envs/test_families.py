@@ -9,13 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("envpool")
-
 from gpld.config import ConfigError
-from gpld.envs import EnvironmentFailure, make
+from gpld.envs import EnvironmentFailure, _make, all_tasks, make
 from gpld.envs._families import FAMILIES, PoolTask, _gl_problem, pool_tasks
+from gpld.envs._serial import SerialEnv
 from gpld.machine import GL_PACKAGES
-from tests.envs.helpers import actions, run, same
+from gpld.tasks import SUITE
+from tests.envs.helpers import actions, need, run, same
+
+need("envpool")
 
 IMAGE = {"observation": (64, 64, 3)}
 GOAL = {"achieved_goal": (3,), "desired_goal": (3,), "observation": (10,)}
@@ -233,6 +235,20 @@ def test_packages_with_missing_files_are_named(monkeypatch: pytest.MonkeyPatch):
         make("envpool:myoLegWalk-v0", count=1, seed=0)
 
 
+@pytest.fixture
+def broken_envpool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Replaces EnvPool by one that raises this when it is imported."""
+
+    def replace(problem: str) -> None:
+        (tmp_path / "envpool.py").write_text(f"raise ImportError({problem!r})")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "envpool", raising=False)
+
+    _make._envpool_works.cache_clear()
+    yield replace
+    _make._envpool_works.cache_clear()
+
+
 @pytest.mark.parametrize(
     ("problem", "remedy"),
     [
@@ -240,16 +256,35 @@ def test_packages_with_missing_files_are_named(monkeypatch: pytest.MonkeyPatch):
         ("libEGL.so.1: cannot open\nshared object file", f"Debian: `apt install {GL_PACKAGES}`"),
     ],
 )
-@pytest.mark.parametrize("task", ["envpool:Ant-v4", "cartpole-balance"])
 def test_an_envpool_that_cannot_be_imported_is_told_in_one_line(
-    task: str, problem: str, remedy: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    problem: str, remedy: str, broken_envpool, caplog: pytest.LogCaptureFixture
 ):
-    (tmp_path / "envpool.py").write_text(f"raise ImportError({problem!r})")
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "envpool")
-    message = f"task: EnvPool cannot be imported ({' '.join(problem.split())}): {remedy}"
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
-        make(task, count=1, seed=0)
+    broken_envpool(problem)
+    message = f"EnvPool cannot be imported ({' '.join(problem.split())}): {remedy}"
+    for task, backend in (("envpool:Ant-v4", "auto"), ("cartpole-balance", "envpool")):
+        with pytest.raises(ConfigError, match=f"^task: {re.escape(message)}"):
+            make(task, count=1, seed=0, backend=backend)
+    listed, (why,) = all_tasks()
+    assert why.startswith(message)
+    assert {task.name for task in listed} == {*SUITE}
+    assert caplog.messages == []
+
+
+def test_dm_control_takes_the_place_of_an_envpool_that_cannot_be_imported(
+    broken_envpool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    broken_envpool("libEGL.so.1: cannot open")
+    for _ in range(2):  # for training and evaluations, say
+        with make("cartpole-balance", count=1, seed=0) as env:
+            assert isinstance(env, SerialEnv)
+    (said,) = caplog.messages
+    assert said.startswith("EnvPool cannot be imported (libEGL.so.1: cannot open): Debian: `apt install lib")
+    assert said.endswith("`. dm_control takes its place, which is slower")
+    _make._envpool_works.cache_clear()
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "dm_control" else find(name))
+    with pytest.raises(ConfigError, match=r"^task: EnvPool cannot be imported \(libEGL"):
+        make("cartpole-balance", count=1, seed=0)
 
 
 @pytest.mark.parametrize("task", ["envpool:CartPole-v1", "cartpole-balance"])

@@ -6,7 +6,7 @@ import pytest
 
 from gpld import envs
 from gpld.envs import EnvironmentFailure, Fleet
-from tests.envs.helpers import run, same
+from tests.envs.helpers import need, run, same
 
 COUNT, SEEDS = 3, (0, 5)
 
@@ -25,6 +25,7 @@ def of_run(steps, index):
 
 @pytest.mark.parametrize("backend", ["envpool", "dm_control"])
 def test_every_run_steps_as_if_it_were_alone_and_goes_on_from_its_own_state(backend):
+    need(backend)
     sequence = actions(12)
     with Fleet([make(seed, backend) for seed in SEEDS]) as fleet:
         assert (fleet.count, dict(fleet.spaces.obs)) == (COUNT, {"position": (3,), "velocity": (2,)})
@@ -41,7 +42,7 @@ def test_every_run_steps_as_if_it_were_alone_and_goes_on_from_its_own_state(back
 
 
 def test_a_run_that_fails_is_named():
-    with Fleet([make(seed, "envpool") for seed in SEEDS]) as fleet:
+    with Fleet([make(seed, "dm_control") for seed in SEEDS]) as fleet:
 
         def fail():
             raise EnvironmentFailure("the belt slipped")

@@ -9,6 +9,7 @@ from gpld.envs import all_tasks, all_tasks_text, make
 from gpld.envs._catalog import Listed
 from gpld.tasks import SUITE
 from gpld.types import Spaces
+from tests.envs.helpers import need
 
 
 def test_a_line_says_what_the_agent_sees_and_does():
@@ -28,7 +29,7 @@ def test_the_suite_is_listed_also_without_envpool(monkeypatch: pytest.MonkeyPatc
 
 
 def test_envpool_s_tasks_are_listed_with_what_they_have(capsys):
-    pytest.importorskip("envpool")
+    need("envpool")
     assert main(["tasks", "--all"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines == all_tasks_text().splitlines()

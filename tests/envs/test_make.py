@@ -77,6 +77,7 @@ def test_options_out_of_range_are_told_by_name(option: str, value: int, message:
 
 def test_backends_are_chosen_by_machine_and_task(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gpld.envs._make.has_envpool", lambda: True)
+    monkeypatch.setattr("gpld.envs._make._envpool_works", lambda: True)
     assert choose("walker-walk") == "envpool"
     assert choose("walker-walk", render=True) == "dm_control"
     assert choose("fish-swim") == "dm_control"
@@ -131,6 +132,7 @@ def test_images_have_a_process_and_envpool_a_thread_a_core(monkeypatch, options,
     monkeypatch.setattr("gpld.envs._make.cores", lambda: 8)
     monkeypatch.setattr("gpld.envs._make.choose_renderer", lambda render: "egl")
     monkeypatch.setattr("gpld.envs._make.has_envpool", lambda: True)
+    monkeypatch.setattr("gpld.envs._make._envpool_works", lambda: True)
     monkeypatch.setattr("gpld.envs._process.Process", object)
     monkeypatch.setattr("gpld.envs._make.SerialEnv", stop)
     monkeypatch.setattr("gpld.envs._envpool.EnvPoolEnv", stop)

@@ -16,6 +16,7 @@ from gpld.envs import _states, make
 from gpld.envs._base import Stream
 from gpld.envs._serial import SerialEnv
 from gpld.types import Spaces
+from tests.envs.helpers import need
 
 ROOT = Path(__file__).parents[2]
 
@@ -109,6 +110,7 @@ def test_whatever_else_is_in_a_file_is_not_run(tmp_path):
 
 @pytest.mark.parametrize("backend", ["dm_control", "envpool"])
 def test_what_an_older_version_pickled_is_left_and_new_episodes_begin(tmp_path, backend, caplog):
+    need(backend)
     planted = pickle.dumps((Planted(str(tmp_path / "ran")), 0, 0, 0, 0, 0))
     with make("cartpole-balance", count=2, seed=0, backend=backend) as env:
         for _ in range(3):

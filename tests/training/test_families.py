@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("envpool")
-
 from gpld.config import Config, ConfigError, override, with_presets
 from gpld.envs._families import PoolTask
 from gpld.training import train
+from tests.envs.helpers import need
 from tests.training.helpers import contents, differing, lines
+
+need("envpool")
 
 TASKS = (
     "Pong-v5",

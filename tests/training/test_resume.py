@@ -106,7 +106,7 @@ def test_killed_many_times(tmp_path, task, backend):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_lets_the_command_save_and_say_where_it_is(tmp_path, number):
-    config = tiny(backend="envpool", env_steps=40_000)
+    config = tiny(backend="auto", env_steps=40_000)
     with helpers.started(config, tmp_path / "run", "-m", "gpld", "train") as process:
         wait_for(lambda: (tmp_path / "run" / "metrics.jsonl").exists() and metrics(tmp_path / "run"), process)
         status = helpers.interrupt(process, number)
@@ -118,7 +118,7 @@ def test_a_signal_lets_the_command_save_and_say_where_it_is(tmp_path, number):
 
 @pytest.mark.slow
 def test_a_second_ctrl_c_ends_the_command_at_once(tmp_path):
-    config = tiny(backend="envpool", env_steps=40_000)
+    config = tiny(backend="auto", env_steps=40_000)
     with helpers.started(config, tmp_path / "run", "-m", "gpld", "train") as process:
         wait_for(lambda: (tmp_path / "run" / "metrics.jsonl").exists() and metrics(tmp_path / "run"), process)
         while process.poll() is None:  # two that come at the same time may be taken for one
