@@ -6,15 +6,19 @@ import re
 import tomllib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from fnmatch import fnmatchcase
 from importlib.resources import files
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal
 
 from gpld import tasks as groups
+from gpld.agent import Model
 from gpld.config import Config, ConfigError, merged, override, suggestion, unnested, validate, with_presets
 from gpld.population import with_method
 from gpld.sweeps.settings import settings
+from gpld.world_model import WorldModel
 
 TASK_GROUPS = {
     "proprio": groups.PROPRIO,
@@ -109,7 +113,9 @@ class Study:
     def start_config(self, task: str) -> Config:
         """The configuration of the run that all others of a task begin with parts of."""
         config = self.config(task, self.start.method, self.start.seed)
-        return replace(config, env_steps=self.start.env_steps)
+        config = replace(config, env_steps=self.start.env_steps)
+        validate(config)
+        return config
 
     def check(self) -> None:
         """Refuse every mistake in the options of any run."""
@@ -119,6 +125,11 @@ class Study:
                     self.config(task, method, self.seeds[0])
                 except ConfigError as error:
                     raise ConfigError(f"study: {self.name}, {task}, {method}: {error}") from error
+            try:
+                if self.start.env_steps:
+                    self.start_config(task)
+            except ConfigError as error:
+                raise ConfigError(f"study: {self.name}, {task}, start: {error}") from error
 
 
 def names() -> list[str]:
@@ -155,25 +166,45 @@ def from_dict(values: Mapping[str, Any], name: str) -> Study:
     The table `sweep`, lists of values by options, becomes a method for each combination of values, with the
     options of each of `methods` if there are any.
     """
+    mappings = _groups_of_options(values, name)
     if "sweep" in values:
         try:
             values = _with_settings(values)
         except ConfigError as error:
             raise ConfigError(f"study: {name}: {error}") from error
-    mappings = {key: values.get(key, {}) for key in ("options", "methods")}
+        mappings["methods"] = values["methods"]
     plain = {key: value for key, value in values.items() if key not in (*mappings, "name")}
     try:
         study = override(Study(), plain)
     except ConfigError as error:
         raise ConfigError(f"study: {name}: {error}") from error
-    for key, value in {**mappings, **mappings["methods"]}.items():
-        if not isinstance(value, Mapping):
-            raise ConfigError(f"study: {name}: {key}: {value!r} is not a group of options")
     expanded = [task for entry in study.tasks for task in TASK_GROUPS.get(entry, (entry,))]
     changes = {"name": name, "tasks": tuple(dict.fromkeys(expanded)), "purpose": study.purpose.strip()}
     study = replace(study, **changes, **mappings)
     _validate(study)
     return _at_whole_steps(study)
+
+
+def _groups_of_options(values: Mapping[str, Any], name: str) -> dict[str, Mapping[str, Any]]:
+    """The tables `options` and `methods`. What a study has of its own is refused among them."""
+    found = {key: values.get(key, {}) for key in ("options", "methods")}
+    methods = found["methods"]
+    named = list(methods.items()) if isinstance(methods, Mapping) else []
+    for where, group in [*found.items(), *named]:
+        if not isinstance(group, Mapping):
+            raise ConfigError(f"study: {name}: {where}: {group!r} is not a group of options")
+    for where, group in [("options", found["options"]), *named]:
+        if own := [key for key in _OWN if key in group]:
+            raise ConfigError(f"study: {name}: {where}: {own[0]} is not set here, but by {_OWN[own[0]]}")
+    return found
+
+
+_OWN = {
+    "task": "the study's tasks",
+    "seed": "the study's seeds",
+    "env_steps": "the study's env_steps, above all tables",
+}
+"""Options of a run that a study gives to it, and how."""
 
 
 def _at_whole_steps(study: Study) -> Study:
@@ -214,6 +245,16 @@ def _with_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     return {**rest, "methods": found, "baseline": baseline if baseline in found else first}
 
 
+_PARTS = tuple(f.name for kind in (WorldModel, Model) for f in fields(kind) if f.name != "world")
+"""Parts of an agent that a run can begin with."""
+
+
+def _is_part(pattern: str) -> bool:
+    """Whether it may name one of an agent's parts, or some within one."""
+    first = pattern.strip().partition(".")[0]
+    return any(fnmatchcase(part, first) for part in _PARTS)
+
+
 def _validate(study: Study) -> None:
     steps = study.env_steps
     rules = {
@@ -229,12 +270,17 @@ def _validate(study: Study) -> None:
         "baseline": (study.baseline in study.methods, f"one of its methods, {', '.join(study.methods)}"),
         "singly": (set(study.singly) <= {*study.tasks}, "some of its tasks"),
         "films": (set(study.films) <= {*study.tasks}, "some of its tasks"),
-        "start": (
+        "start.env_steps": (study.start.env_steps >= 0, "at least 0"),
+        "start.method": (
             not study.start.env_steps or study.start.method in study.methods,
-            f"a run of one of its methods, {', '.join(study.methods)}",
+            f"one of its methods, {', '.join(study.methods)}",
+        ),
+        "start.init": (
+            all(map(_is_part, study.start.init.split(","))),
+            f"some of {', '.join(_PARTS)}, parts of them or patterns, with commas between them",
         ),
     }
     for entry, (holds, allowed) in rules.items():
         if not holds:
-            value = getattr(study, entry)
+            value = attrgetter(entry)(study)
             raise ConfigError(f"study: {study.name}: {entry}: {value!r} is not allowed; it must be {allowed}")
