@@ -49,21 +49,26 @@ def scores(folder: Path, steps: Sequence[int] = ()) -> pd.DataFrame:
     return over env steps, or the return if there is only one. Both are NaN of a run that has not come so
     far. Without `steps`, they are those at which the sweep is compared.
     """
-    sweep, found = opened(folder), []
-    for setting in sweep.settings:
-        for (_, seed), path in sweep.folders(folder, setting).items():
-            if not (path / saved.CONFIG).exists():
-                continue
-            config = options.load(path / saved.CONFIG)
-            x, y = logs.evaluations(path)
-            for step in steps or sweep.sweep_at or (*sweep.halve_at, config.env_steps):
-                last, due = _evaluated(config, step)
-                known = x <= last
-                reached = known.any() and x[-1] >= due
-                own_x, own = (x[known].astype(float), y[known]) if reached else (x[:1], np.array([np.nan]))
-                area = statistics.area_under_curve(own_x, own) if len(own) > 1 else own[0]
-                at = {"setting": setting.name, "task": config.task, "seed": seed, "env_steps": step}
-                found.append(at | {"return": float(own[-1]), "area": float(area)})
+    sweep = opened(folder)
+    runs = [
+        (setting, seed, options.load(path / saved.CONFIG), path)
+        for setting in sweep.settings
+        for (_, seed), path in sweep.folders(folder, setting).items()
+        if (path / saved.CONFIG).exists()
+    ]
+    # A sweep that is made longer has runs that are not, or not yet: those of settings that were stopped.
+    end = max((config.env_steps for _, _, config, _ in runs), default=0)
+    found = []
+    for setting, seed, config, path in runs:
+        x, y = logs.evaluations(path)
+        for step in steps or sweep.sweep_at or (*sweep.halve_at, end):
+            last, due = _evaluated(config, step)
+            known = x <= last
+            reached = step <= config.env_steps and known.any() and x[-1] >= due
+            own_x, own = (x[known].astype(float), y[known]) if reached else (x[:1], np.array([np.nan]))
+            area = statistics.area_under_curve(own_x, own) if len(own) > 1 else own[0]
+            at = {"setting": setting.name, "task": config.task, "seed": seed, "env_steps": step}
+            found.append(at | {"return": float(own[-1]), "area": float(area)})
     return pd.DataFrame(found, columns=["setting", "task", "seed", "env_steps", "return", "area"])
 
 

@@ -248,6 +248,29 @@ def test_several_options_and_tasks_are_shown_by_value(tmp_path):
     assert definition.read(tmp_path).stopped == state.stopped
 
 
+def test_runs_that_were_not_made_longer_are_not_compared_at_the_new_end(tmp_path):
+    """As a sweep leaves them that is extended from 1200 to 2400, or whose second program is still to be."""
+    sweep = Sweep({"agent.loss.dyn": [1, 2], "agent.model.units": [8, 16]}, halve_at=(800,))
+    longer, stopped = pole(env_steps=2400), "dyn=2,units=16"
+
+    def returns(member):
+        if member.label == stopped:
+            return {400: 9.0, 800: 9.0, 1200: 9.0}
+        return {400: 1.0, 800: 2.0, 1200: 3.0, 2400: 4.0}
+
+    pretend(longer, sweep, tmp_path, returns)
+    options.save(override(longer, {"env_steps": 1200}), tmp_path / f"{stopped}-seed0" / "config.json")
+    found = show.scores(tmp_path)
+    assert found["env_steps"].tolist() == [800, 2400] * 4
+    assert found.loc[found["return"].isna(), ["setting", "env_steps"]].to_numpy().tolist() == [[stopped, 2400]]
+    assert show.best(found) == "dyn=1,units=8"
+    whole, by_value = show.tables(tmp_path)
+    assert whole.rows[3] == (stopped, "9.0", "9.0", "-", "-", "1", "")
+    assert by_value.notes[0].startswith("at 800 env steps, which all reached")
+    assert len(show.save(tmp_path)) == 3
+    assert "dyn=2,units=16" in write_report(tmp_path).read_text()
+
+
 def test_tasks_weigh_the_same_whatever_the_number_of_their_runs():
     rows = [("a", "t1", 0, 10.0), ("a", "t1", 1, 20.0), ("a", "t2", 0, 45.0), ("b", "t1", 0, 30.0)]
     rows += [("b", "t2", 0, np.nan)]
