@@ -73,10 +73,10 @@ def scores(folder: Path, steps: Sequence[int] = ()) -> pd.DataFrame:
 
 
 def _evaluated(config: Config, step: int) -> tuple[int, int]:
-    """Env steps that a run takes to come to `step`, and of its last regular evaluation until then."""
+    """Env steps at which a run comes to `step`, or ends, and those of its last regular evaluation until then."""
     env = config.env
     together = env.count * env.action_repeat  # environments step together
-    last = -(-step // together) * together
+    last = min(-(-step // together), -(-config.agent_steps // env.count)) * together
     evaluations = last // env.action_repeat // config.eval.every
     return last, -(-evaluations * config.eval.every // env.count) * together
 

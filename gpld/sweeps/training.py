@@ -1,6 +1,7 @@
 """Training the runs of a sweep, in as few programs as their options allow, with successive halving."""
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -90,7 +91,7 @@ def _train(
 
 def _halve(sweep: Sweep, out: Path, until: int) -> Sweep:
     """Stop the worse half of the settings, by their areas under the curve up to `until` env steps."""
-    areas = show.summarise(show.scores(out, [until]), until)["area"]
+    areas = show.summarise(show.scores(out, [until]), until)["area"].fillna(-math.inf)
     left = [setting.name for setting in sweep.settings if setting.name not in sweep.stopped]
     ranked = sorted(left, key=lambda name: -areas[name])  # stable: of equals, the first goes on
     kept = ranked[: (len(ranked) + 1) // 2]

@@ -262,13 +262,30 @@ def test_runs_that_were_not_made_longer_are_not_compared_at_the_new_end(tmp_path
     options.save(override(longer, {"env_steps": 1200}), tmp_path / f"{stopped}-seed0" / "config.json")
     found = show.scores(tmp_path)
     assert found["env_steps"].tolist() == [800, 2400] * 4
-    assert found.loc[found["return"].isna(), ["setting", "env_steps"]].to_numpy().tolist() == [[stopped, 2400]]
+    missing = found.loc[found["return"].isna()]
+    assert missing[["setting", "env_steps"]].to_numpy().tolist() == [[stopped, 2400]]
     assert show.best(found) == "dyn=1,units=8"
     whole, by_value = show.tables(tmp_path)
     assert whole.rows[3] == (stopped, "9.0", "9.0", "-", "-", "1", "")
     assert by_value.notes[0].startswith("at 800 env steps, which all reached")
     assert len(show.save(tmp_path)) == 3
     assert "dyn=2,units=16" in write_report(tmp_path).read_text()
+
+
+def test_an_end_that_is_no_multiple_of_the_action_repeat_is_reached(tmp_path):
+    """1203 env steps are 601 agent steps, after which a run is at 1202, and the 602nd would be evaluated."""
+    config = pole(env_steps=1203, env={"count": 1}, eval={"every": 301})
+    pretend(config, Sweep(TRACES), tmp_path, lambda member: {602: 1.0, 1202: 2.0})
+    found = show.scores(tmp_path)
+    assert found[["env_steps", "return", "area"]].to_numpy().tolist() == [[1203, 2.0, 1.5]] * 2
+    assert show.best(found) == "trace=0.95"
+
+
+def test_halving_stops_a_setting_without_an_area_first(tmp_path):
+    sweep = Sweep({"agent.loss.dyn": [1, 2, 3, 4]}, halve_at=(800,))
+    values = {1: np.nan, 2: 5.0, 3: np.nan, 4: 9.0}
+    pretend(pole(), sweep, tmp_path, lambda member: {800: values[member.config.agent.loss.dyn]})
+    assert _halve(sweep, tmp_path, 800).stopped == dict.fromkeys(["dyn=1", "dyn=3"], "stopped at 800")
 
 
 def test_tasks_weigh_the_same_whatever_the_number_of_their_runs():
