@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import IO, Any
@@ -51,6 +52,8 @@ class Process:
         self._requests, self._answers = self._python.stdin, self._python.stdout
         self._calls = threading.Lock()
         self._reported = False
+        # Keeps the pipes until then: among garbage they might be closed first, with a warning.
+        self._end = weakref.finalize(self, _end, self._python, self._requests, self._answers)
 
     def call(self, stream: int, method: str, *arguments: Any) -> Any:
         """Call a method of a stream there: its result, or its exception."""
@@ -75,15 +78,16 @@ class Process:
     def end(self) -> None:
         """Kill it, whatever it does."""
         self._reported = True
-        self._python.kill()
-        self._python.wait()
-        for pipe in (self._requests, self._answers):
-            with suppress(OSError):  # what was not sent is lost
-                pipe.close()
+        self._end()
 
-    def __del__(self):
-        if hasattr(self, "_python"):
-            self.end()
+
+def _end(python: subprocess.Popen, *pipes: IO[bytes]) -> None:
+    """Kill a process and close its pipes."""
+    python.kill()
+    python.wait()
+    for pipe in pipes:
+        with suppress(OSError):  # what was not sent is lost
+            pipe.close()
 
 
 class Host:
