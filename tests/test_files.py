@@ -40,11 +40,22 @@ def test_a_lock_that_is_a_link_is_refused(run, secret):
         pass
 
 
-@pytest.mark.parametrize("name", ["checkpoints", "milestones"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "checkpoints",
+        "checkpoints/steps",
+        "checkpoints/set-aside",
+        "milestones",
+        "milestones/set-aside",
+        "wandb",
+    ],
+)
 def test_folders_that_are_links_are_refused(run, tmp_path, name):
     (tmp_path / "other").mkdir()
+    (run / name).parent.mkdir(exist_ok=True)
     (run / name).symlink_to(tmp_path / "other")
-    words = f"{name}: it is a symbolic link"
+    words = f"out: .*{name}: it is a symbolic link"
     with pytest.raises(ConfigError, match=words), locked(Config("walker-walk"), run):
         pass
 

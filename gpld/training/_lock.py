@@ -9,11 +9,23 @@ from pathlib import Path
 
 from gpld import config as options, files
 from gpld.config import Config, ConfigError
-from gpld.training.saved import CONFIG, FREE, PLACES
+from gpld.training.checkpoints import SET_ASIDE, STEPS
+from gpld.training.checkpoints.milestones import MILESTONES
+from gpld.training.saved import CHECKPOINTS, CONFIG, FREE
 from gpld.training.warm_start import PARTS
 
 LOCK = ".lock"
 """Held by the process that trains in a folder."""
+
+WRITTEN = (
+    CHECKPOINTS,
+    f"{CHECKPOINTS}/{STEPS}",
+    f"{CHECKPOINTS}/{SET_ASIDE}",
+    MILESTONES,
+    f"{MILESTONES}/{SET_ASIDE}",
+    "wandb",
+)
+"""Folders in that of a run to which training writes, and in some of which it removes what is not needed."""
 
 
 @contextmanager
@@ -28,7 +40,7 @@ def locked(config: Config, folder: Path) -> Iterator[None]:
         lock = os.fdopen(files.open_here(folder / LOCK, os.O_WRONLY | os.O_CREAT), "w")
     except OSError as error:
         raise ConfigError(f"out: {error.filename or folder} cannot be written ({error.strerror})") from error
-    for name in PLACES:
+    for name in WRITTEN:
         if (folder / name).is_symlink():
             lock.close()
             raise ConfigError(f"out: {folder / name}: {files.LINK}")

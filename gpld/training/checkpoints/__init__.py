@@ -25,6 +25,7 @@ from gpld.training.checkpoints._checkpoints import (
     saved_steps as saved_steps,
 )
 from gpld.training.checkpoints._copies import Copied as Copied
+from gpld.training.checkpoints._files import SET_ASIDE as SET_ASIDE
 from gpld.training.checkpoints._manifest import CheckpointError as CheckpointError
 from gpld.training.checkpoints._snapshot import Blob as Blob, Restored as Restored
 from gpld.training.checkpoints._trees import named_leaves as named_leaves

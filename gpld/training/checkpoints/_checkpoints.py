@@ -34,7 +34,8 @@ def is_replay(path: Path) -> bool:
 def discard_replay(folder: Path) -> None:
     """Remove the replay from a folder of checkpoints; agents can still be loaded."""
     for path in (folder / STEPS, *folder.glob(f"*/{LATENTS}")):
-        shutil.rmtree(path, ignore_errors=True)
+        if not any(place.is_symlink() for place in (folder, path.parent)):  # `rmtree` refuses links itself
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def saved_steps(folder: Path) -> list[int]:
@@ -208,7 +209,8 @@ class Checkpoints:
             raise CheckpointError(reason) from error
 
     def _write(self, snapshot: Snapshot, barrier: _Barrier) -> None:
-        self._chunks.mkdir(parents=True, exist_ok=True)
+        for folder in (self.folder, self._chunks):
+            _files.make_folder(folder)
         _files.sync_folder(self.folder.parent)
         self._set_aside()
         self._tidy()
@@ -237,6 +239,7 @@ class Checkpoints:
 
     def _tidy(self) -> None:
         """Remove all but the newest checkpoints: older ones, their chunks, and what crashes left."""
+        _files.refuse_link(self._chunks)
         _files.remove_unfinished(self.folder)
         kept: list[Manifest] = []
         for step in reversed(saved_steps(self.folder)):

@@ -1,5 +1,6 @@
 """Files that survive a crash: hashed while they are written, and synced before anything refers to them."""
 
+import errno
 import hashlib
 import io
 import itertools
@@ -101,6 +102,18 @@ def publish(path: Path) -> None:
     sync_folder(path.parent)
 
 
+def refuse_link(folder: Path) -> None:
+    """An `OSError` if it is a link, behind which are files of somebody else."""
+    if folder.is_symlink():
+        raise OSError(errno.ELOOP, files.LINK, str(folder))
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder that may be there already, but not as a link."""
+    refuse_link(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
 def remove(path: Path) -> None:
     """Remove a file, or a folder: renamed first, so that a part of it is never taken for the whole."""
     if path.is_symlink() or not path.is_dir():
@@ -115,6 +128,7 @@ def remove(path: Path) -> None:
 
 def remove_unfinished(folder: Path) -> None:
     """Remove what a crash left in a folder before it got its name."""
+    refuse_link(folder)
     for path in folder.glob(f"{TEMPORARY}*"):
         remove(path)
 
@@ -122,7 +136,7 @@ def remove_unfinished(folder: Path) -> None:
 def set_aside(path: Path, folder: Path) -> Path:
     """Move something to `folder/set-aside`, under a name that nothing there has yet; its new path."""
     aside = folder / SET_ASIDE
-    aside.mkdir(exist_ok=True)
+    make_folder(aside)
     names = (aside / f"{path.name}{f'-{number}' if number else ''}" for number in itertools.count())
     target = next(name for name in names if not os.path.lexists(name))
     os.replace(path, target)

@@ -72,6 +72,9 @@ class Manifest:
     @classmethod
     def read(cls, folder: Path, step: int) -> "Manifest":
         """The manifest of the checkpoint of `step` in `folder`, or `Damaged`."""
+        for place in (folder.parent, folder):
+            if place.is_symlink():
+                raise Damaged(f"{place}: {LINK}")
         text, checksum = (_read(folder / name) for name in (_NAME, _CHECKSUM))
         if checksum != f"{hashlib.sha256(text).hexdigest()}  {_NAME}\n".encode():
             raise Damaged(f"{folder / _NAME} does not match {_CHECKSUM}")

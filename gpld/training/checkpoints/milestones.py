@@ -27,7 +27,7 @@ def save(folders: Sequence[Path], step: int, models: PyTree, *, updates: int) ->
     trees = _trees.copy({"agent": {"model": models}}, Room()).split(len(folders))
     for folder, tree in zip(folders, trees, strict=True):
         path = _path(folder, step)
-        path.parent.mkdir(exist_ok=True)
+        _files.make_folder(path.parent)
         nothing = range(0)
         snapshot = Snapshot(step, tree, nothing, nothing, [], [], 0, {}, {"updates": updates})
         snapshot.write(_files.temporary(path), [])

@@ -28,6 +28,7 @@ from gpld.training.checkpoints import (
     _snapshot,
     _trees,
     complete,
+    discard_replay,
     saved_steps,
 )
 from gpld.types import Spaces
@@ -450,6 +451,49 @@ def test_a_link_is_not_followed(tmp_path, what, caplog):
     path.symlink_to(tmp_path / "elsewhere")
     assert restore(tmp_path / "run") == 1
     assert "it is a symbolic link; links are not followed" in caplog.text
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder of somebody else, in which nothing may change."""
+    folder = tmp_path / "elsewhere"
+    (folder / "latents").mkdir(parents=True)
+    (folder / "thesis.txt").write_text("years of work")
+    yield folder
+    assert sorted(path.name for path in folder.rglob("*")) == ["latents", "thesis.txt"]
+
+
+@pytest.mark.parametrize("name", ["", "steps"])
+def test_nothing_behind_a_link_is_removed(tmp_path, elsewhere, name):
+    """Not even where the run folder was not looked at before."""
+    run = tmp_path / "run"
+    (run / name).parent.mkdir(exist_ok=True)
+    (run / name).symlink_to(elsewhere)
+    checkpoints = Checkpoints(run)
+    save(checkpoints, 1)
+    with pytest.raises(CheckpointError, match=f"could not be written: {run / name}: it is a symbolic link"):
+        checkpoints.close()
+
+
+def test_nothing_is_set_aside_behind_a_link(tmp_path, elsewhere):
+    run = tmp_path / "run"
+    save_all(run, [1, 2])
+    (run / f"{20:012d}" / "blobs" / "env").write_bytes(b"")
+    (run / "set-aside").symlink_to(elsewhere)
+    with pytest.raises(CheckpointError, match="set-aside: it is a symbolic link"):
+        save_all(run, [2])
+
+
+def test_no_replay_behind_a_link_is_discarded(tmp_path, elsewhere):
+    run = tmp_path / "run"
+    save_all(run, [1, 2])
+    (run / f"{30:012d}").symlink_to(elsewhere)
+    discard_replay(run)
+    assert list(run.glob("*/latents")) == [run / f"{30:012d}" / "latents"]
+    save_all(tmp_path / "other", [1])
+    (tmp_path / "link").symlink_to(tmp_path / "other")
+    discard_replay(tmp_path / "link")
+    assert restore(tmp_path / "other") == 1
 
 
 def test_what_leads_to_a_pipe_is_not_waited_for(tmp_path, caplog):

@@ -94,6 +94,16 @@ def test_what_comes_again_is_set_aside_and_what_is_torn_is_removed(runs):
     assert saved.load(runs[1]).env_steps == 200
 
 
+def test_none_is_written_behind_a_link(runs, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "milestones").symlink_to(tmp_path / "elsewhere")
+    models = jax.tree.map(lambda x: x[None], saved.load(runs[0]).model)
+    with pytest.raises(OSError, match="it is a symbolic link"):
+        milestones.save([tmp_path / "run"], 50, models, updates=1)
+    assert not list((tmp_path / "elsewhere").iterdir())
+
+
 def test_a_run_can_begin_with_a_step_of_another(runs, tmp_path):
     assert warm_start.source_of(f"{runs[0]}@150") == (str(runs[0]), 150)
     assert warm_start.source_of(str(runs[0])) == (str(runs[0]), None)
