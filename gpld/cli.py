@@ -38,7 +38,7 @@ from gpld.config import (
     validate,
     with_presets,
 )
-from gpld.display.options import RunArgument, parse as parse_command, shown
+from gpld.display.options import RunArgument, parse as parse_command, refuse_repeated, shown
 from gpld.population import METHODS, Member, Method, method_of
 from gpld.sweeps.definition import Sweep, members as sweep_members
 from gpld.sweeps.settings import MAX_RUNS, checked, parse
@@ -246,11 +246,17 @@ def _print_resume(arguments: Sequence[str]) -> None:
     print(f"resume with: {summary.program('gpld')} train {shlex.join(arguments)}")
 
 
+def _refuse_nothing(arguments: Sequence[str]) -> None:
+    """Refuse an option that says which runs there are, and has no values."""
+    takes = {"seeds": "SEED", "method": "NAME", "sweep": "OPTION=VALUE,VALUE"}
+    for name, value in (takes | dict.fromkeys(("halve_at", "sweep_at"), "ENV-STEPS")).items():
+        if any(_given(arguments, form) == [] for form in (name, name.replace("_", "-"))):
+            raise ConfigError(f"{name}: nothing is named; it takes {value}, one or more")
+
+
 def _check_sweep(options: TrainOptions, arguments: Sequence[str]) -> None:
     """Refuse mistakes in a sweep, and options of one where there is none."""
     if not options.sweep:
-        if _given(arguments, "sweep") is not None:
-            raise ConfigError("sweep: no option is named; it takes OPTION=VALUE,VALUE")
         for name in ("halve_at", "sweep_at"):
             if getattr(options, name):
                 raise ConfigError(f"{name}: {getattr(options, name)} is not allowed without sweep")
@@ -315,6 +321,7 @@ def parse_train(arguments: Sequence[str]) -> TrainOptions:
     what = "\n".join([str(train.__doc__), *_listed("Methods", METHODS)])
     options = _parse_run(TrainOptions, "train", what, arguments)
     check_numbers(options, "devices")
+    _refuse_nothing(arguments)
     if options.distributed and not 0 <= options.distributed[1] < options.distributed[2]:
         raise ConfigError(f"distributed: {options.distributed!r} is not allowed; INDEX must be in [0, COUNT)")
     if options.distributed and not re.fullmatch(r".+:\d+", options.distributed[0]):
@@ -450,6 +457,7 @@ Options = TypeVar("Options", bound=ConfigOptions)
 def _parse_run(kind: type[Options], name: str, what: str, arguments: Sequence[str]) -> Options:
     """Options of a command that takes a whole configuration, validated."""
     arguments = normalize(arguments)
+    refuse_repeated(kind, arguments)
     # The file and the presets are the defaults of the options beside them, so they are read first.
     stored = _stored((_given(arguments, "config") or [""])[-1])
     defaults = with_presets(stored, _given(arguments, "preset") or ())

@@ -209,6 +209,10 @@ def test_several_runs_are_beside_each_other_in_the_folder_named():
             "seeds: '4..0' is not allowed; it must be numbers, or ranges such as 0..4 of at most 4096",
         ),
         ("--seeds 0..4 2", "seeds: 2 is named twice"),
+        ("--seeds", "seeds: nothing is named; it takes SEED, one or more"),
+        ("--method --seeds 0 1", "method: nothing is named; it takes NAME, one or more"),
+        ("--seeds 0 --seeds=1", "seeds: it is given twice; name all after one --seeds"),
+        ("--method gpld --method dreamerv3", "method: it is given twice; name all after one --method"),
         ("--seeds 1 --seed 2", "seed: 2 is not allowed with --seeds; add it to them"),
         ("--seeds 5000000000", "seed: 5000000000 is not allowed; it must be in [0, 4294967295]"),
         ("--method GPLD", "method: 'GPLD' is not a method; allowed are gpld, dreamerv3, gpld-launched"),
@@ -347,6 +351,14 @@ def test_processes_really_meet():
         (["walker-walk", "--preset", "12n"], ["preset: '12n'", "did you mean 12m"]),
         (["--config", "nothing.json"], ["config: nothing.json: cannot be read"]),
         (["walker-walk", "--config", "nothing.json"], ["config: nothing.json: cannot be read"]),
+        (
+            ["walker-walk", "--preset", "nano", "--preset", "cpu"],
+            ["preset: it is given twice; name all"],
+        ),
+        (
+            ["gym:A-v0", "--env.kwargs", "g=3", "--env.kwargs=h=3"],
+            ["env.kwargs: it is given twice; name"],
+        ),
         (["walker-walk", "--env.kwargs", "g=3"], ["env.kwargs: ('g=3',) is not allowed", "walker-walk"]),
     ],
 )
@@ -358,6 +370,11 @@ def test_a_mistake_is_told_in_one_line_without_a_traceback(trained, capsys, argu
     assert output.err.count("\n") == 1
     assert all(word in output.err for word in words)
     assert trained == []
+
+
+def test_a_list_is_not_given_twice_to_other_commands_either(capsys):
+    assert cli.main(["study", "run", "smoke", "--tasks", "walker-walk", "--tasks=walker-run"]) == 2
+    assert capsys.readouterr().err == "gpld study: tasks: it is given twice; name all after one --tasks\n"
 
 
 @pytest.mark.parametrize(

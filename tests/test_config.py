@@ -71,6 +71,8 @@ def test_arguments_of_an_environment_are_numbers_lists_or_text():
         "none": "",
         "size": (3, 4),
     }
+    with pytest.raises(ConfigError, match=r"env\.kwargs: .* it must be NAME=VALUE each, no NAME twice"):
+        validate(override(config, {"env": {"kwargs": ("g=1", "h=1", "g=2")}}))
     for word in ("gravity", "=3", "9g=3"):
         with pytest.raises(ConfigError, match=r"env\.kwargs: .* it must be NAME=VALUE each"):
             validate(override(config, {"env": {"kwargs": (word,)}}))

@@ -266,6 +266,8 @@ def _check_kwargs(config: Config) -> None:
     for word in kwargs:
         if not re.fullmatch(r"[^\W\d]\w*=.*", word, re.DOTALL):
             raise _refuse("env.kwargs", kwargs, "NAME=VALUE each, such as gravity=9.81")
+    if len({word.partition("=")[0] for word in kwargs}) < len(kwargs):
+        raise _refuse("env.kwargs", kwargs, "NAME=VALUE each, no NAME twice")
 
 
 def _check_ranges(config: Any, ranges: dict[str, Range], prefix: str) -> None:

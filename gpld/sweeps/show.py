@@ -73,7 +73,7 @@ def scores(folder: Path, steps: Sequence[int] = ()) -> pd.DataFrame:
 
 
 def _evaluated(config: Config, step: int) -> tuple[int, int]:
-    """Env steps at which a run comes to `step`, or ends, and those of its last regular evaluation until then."""
+    """Env steps at which a run comes to `step`, or ends, and of its last regular evaluation until then."""
     env = config.env
     together = env.count * env.action_repeat  # environments step together
     last = min(-(-step // together), -(-config.agent_steps // env.count)) * together

@@ -329,7 +329,23 @@ def test_the_command_trains_compares_and_says_where(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("--sweep", "sweep: no option is named; it takes OPTION=VALUE,VALUE"),
+        ("--sweep", "sweep: nothing is named; it takes OPTION=VALUE,VALUE, one or more"),
+        (
+            "--sweep agent.loss.dyn=1,2 --halve-at",
+            "halve_at: nothing is named; it takes ENV-STEPS, one",
+        ),
+        (
+            "--sweep agent.loss.dyn=1,2 --sweep_at",
+            "sweep_at: nothing is named; it takes ENV-STEPS, one",
+        ),
+        (
+            "--sweep agent.loss.dyn=1,2 --sweep agent.loss.rep=1,2",
+            "sweep: it is given twice; name all after one --sweep",
+        ),
+        (
+            "--sweep agent.loss.dyn=1,2 --halve-at 400 --halve_at 600",
+            "halve_at: it is given twice; name all after one --halve-at",
+        ),
         ("--halve-at 400", "halve_at: (400,) is not allowed without sweep"),
         ("--sweep agent.loss.dyn=1,-2", "sweep: dyn=-2: agent.loss.dyn: -2.0 is not allowed; it must be"),
         (
