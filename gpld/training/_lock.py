@@ -9,9 +9,9 @@ from pathlib import Path
 
 from gpld import config as options, files
 from gpld.config import Config, ConfigError
-from gpld.training.checkpoints import SET_ASIDE, STEPS
+from gpld.training.checkpoints import SET_ASIDE, STEPS, saved_steps
 from gpld.training.checkpoints.milestones import MILESTONES
-from gpld.training.saved import CHECKPOINTS, CONFIG, FREE
+from gpld.training.saved import CHECKPOINTS, CONFIG, FREE, PLACES
 from gpld.training.warm_start import PARTS
 
 LOCK = ".lock"
@@ -71,7 +71,12 @@ def _leave_nothing(folder: Path, made: Sequence[Path]) -> None:
 def refuse_other_options(config: Config, folder: Path) -> None:
     """A `ConfigError` if the folder holds a run that these options cannot continue."""
     path = folder / CONFIG
-    if not path.exists():
+    if not os.path.lexists(path):  # it is written before the first checkpoint
+        if any(saved_steps(folder / name) for name in PLACES):
+            raise ConfigError(
+                f"out: {folder} has checkpoints, but no {CONFIG} that says what run they are of; "
+                "put it back, or name another folder"
+            )
         return
     before, now = (replace(each, init=each.init or PARTS) for each in (options.load(path), config))
     differences = {

@@ -233,7 +233,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_from_the_start(stra
     with pytest.raises(RuntimeError, match="failed 1 times"):
         train(pole(env={"restarts": 0}), tmp_path, task=Calls(700, stop))
     assert newest_checkpoint(tmp_path) == -1
-    assert len(lines(tmp_path)) > 1
+    assert lines(tmp_path)  # those after an evaluation under way are not written yet
     train(pole(), tmp_path, task=Pole)
     assert "no checkpoint was written here yet: the run starts from the beginning" in capsys.readouterr().out
     straight.assert_same(tmp_path)
@@ -267,6 +267,23 @@ def test_other_options_are_refused_by_name(straight):
         "  replay.batch: 4 there, 8 now",
     ]
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+
+
+def test_checkpoints_without_their_options_are_not_continued(straight, tmp_path):
+    """Not as the run of other options, and not as the same one, which nobody could know."""
+    folder = Path(shutil.copytree(straight.folder, tmp_path / "run"))
+    (folder / "config.json").rename(tmp_path / "config.json")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    words = f"^out: {folder} has checkpoints, but no config.json that says .*; put it back, or name another"
+    for config in (pole(), pole(seed=1, env_steps=2000)):
+        with pytest.raises(ConfigError, match=words):
+            train(config, folder, task=Pole)
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    (folder / "config.json").symlink_to("config.json")  # as good as none, to what follows links
+    with pytest.raises(ConfigError, match="it is a symbolic link"):
+        train(pole(seed=1), folder, task=Pole)
+    (tmp_path / "config.json").rename(folder / "config.json")
+    assert train(pole(), folder, task=Pole).finished
 
 
 def test_options_that_could_not_start_do_not_bind_the_next_attempt(tmp_path):
