@@ -201,10 +201,20 @@ def _behind(found: Evidence, task: str) -> str:
             "tell the methods apart."
         )
     elif early[0] / early[1] < late[0] / late[1]:
+        words += " It falls behind early, when the penalty weighs most and the model has learned little."
+        means = np.array([runs.returns.mean(0) for runs in (ours, theirs)])[:, ours.env_steps > half]
+        ahead = np.flatnonzero(means[0] >= means[1])
+        if ahead.size:
+            step, (our, their) = ours.env_steps[ours.env_steps > half][ahead[0]], means[:, ahead[0]]
+            words += (
+                f" At {step:,.0f} env steps it has caught up ({our:.0f} and {their:.0f}), and it ends "
+                "behind, so the early weight is at most a part of the reason."
+            )
+        else:
+            words += " That is the likeliest reason."
         words += (
-            " So most of the gap opens early, when the penalty has its largest weight and the model has "
-            "learned little: the likeliest reason, which has not been tested. A lighter penalty, such as the "
-            "one that the authors' launchers set ([method](method.md)), has not been run on this task."
+            " That has not been tested: a lighter penalty, such as the one that the authors' launchers set "
+            "([method](method.md)), has not been run on this task."
         )
     return words
 
