@@ -13,7 +13,8 @@ A study that times updates instead of training has one table besides `runs.json`
 
 A run is known by its task, method and seed. Tables are checked whenever they are read. Refused by name are:
 a missing column, a return that is not finite, a count that is not a whole number from 0, a row that is there
-twice, a run that `runs.json` lacks, and one whose options differ from those of its method.
+twice, a score that lacks episodes, a run that `runs.json` lacks, and one whose options differ from those of
+its method.
 """
 
 import json
@@ -75,6 +76,8 @@ LOGGED = {
 }
 """Tables of metrics that were logged while training: how their names begin, and how they end."""
 _COUNTS = ("seed", "env_steps", "updates", "episodes", "episode", "ahead")
+_MOST = 2**53
+"""Whole numbers up to this are the same as floating-point numbers."""
 _TEXTS = ("task", "method", "map", "device", "estimator")
 FLOATS = "%.6g"
 """How numbers are written."""
@@ -193,7 +196,7 @@ def read_tables(folder: Path | str) -> Tables:
                 run["method"],
                 run["seed"],
                 {"task": run["task"], "seed": run["seed"], **common, **run["options"]},
-                {**made[run["provenance"]]},
+                _provenance(made[run["provenance"]]),
             )
             for run in described["runs"]
         )
@@ -209,6 +212,14 @@ def read_tables(folder: Path | str) -> Tables:
         for name, columns in TABLES.items()
     }
     return check(Tables(study, runs, tables), str(folder))
+
+
+def _provenance(made: Mapping[str, Any]) -> dict[str, Any]:
+    """Where and with what runs were made; a `TypeError` if it is not a description of that."""
+    for name, value in [("provenance", made), *((name, {**made}.get(name)) for name in ("git", "packages"))]:
+        if not isinstance(value or {}, Mapping):
+            raise TypeError(f"{name} is {value!r}")
+    return {**made}
 
 
 def check(tables: Tables, where: str) -> Tables:
@@ -231,7 +242,21 @@ def check(tables: Tables, where: str) -> Tables:
                 raise ConfigError(
                     f"results: {name}.csv in {where} has {task}, {method}, seed {seed}, which {RUNS} lacks"
                 )
+    _check_scores(tables, where)
     return tables
+
+
+def _check_scores(tables: Tables, where: str) -> None:
+    """Refuse scores with fewer or more episodes than the study plays, or of several models at one step."""
+    count = tables.study.get("score_episodes")
+    for checkpoint, own in tables.tables["scores"].groupby([*KEY, "env_steps"], sort=False):
+        task, method, seed, step = cast("tuple[str, str, int, int]", checkpoint)
+        place = f"scores.csv in {where}: {task}, {method}, seed {seed}, {step} env steps"
+        if len(updates := dict.fromkeys(own["updates"])) > 1:
+            raise ConfigError(f"results: {place} has different updates: {' and '.join(map(str, updates))}")
+        if sorted(own["episode"]) != list(range(count or len(own))):
+            numbers = f"the {count} that the study plays" if count else "numbered from 0 without gaps"
+            raise ConfigError(f"results: {place} has {len(own)} episodes, which are not {numbers}")
 
 
 def refuse_differences(expected: Mapping[str, Any], run: RunRecord, where: str, source: str) -> None:
@@ -269,14 +294,19 @@ def _rows_of(folder: Path) -> dict[str, pd.DataFrame]:
     )
     for name in MEASURED:
         path = folder / f"{name}.csv"
-        found[name] = pd.read_csv(path) if path.exists() else pd.DataFrame(columns=list(TABLES[name]))
+        found[name] = _read_csv(path) if path.exists() else pd.DataFrame(columns=list(TABLES[name]))
     return found
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """A table in which texts stay as they are, though a method may be called 1.0 or None."""
+    return pd.read_csv(path, dtype=dict.fromkeys(_TEXTS, "str"), keep_default_na=False, na_values=[""])
 
 
 def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
     needed = [*KEY, *columns]
     try:
-        rows = pd.read_csv(path)
+        rows = _read_csv(path)
     except FileNotFoundError:
         raise ConfigError(f"results: {path} is missing") from None
     except ValueError as error:
@@ -295,10 +325,12 @@ def _read(path: Path, columns: Iterable[str]) -> pd.DataFrame:
 
 def _refuse_impossible(name: str, numbers: np.ndarray) -> None:
     """A `ValueError` for a count that is not a whole number from 0, or a return that is not finite."""
-    good = (numbers >= 0) & (numbers % 1 == 0) if name in _COUNTS else np.isfinite(numbers)
+    good = np.isfinite(numbers)
+    if name in _COUNTS:
+        good &= (numbers >= 0) & (numbers <= _MOST) & (np.floor(numbers) == numbers)
     if not good.all():
         row = int(np.argmin(good))
-        allowed = "a whole number from 0" if name in _COUNTS else "finite"
+        allowed = f"a whole number from 0 to {_MOST}" if name in _COUNTS else "finite"
         raise ValueError(f"{name} is {numbers[row]:g} in row {row + 1}; it must be {allowed}")
 
 

@@ -34,8 +34,11 @@ class Run:
     @property
     def name(self) -> str:
         """Tells it from the other runs of its study, and can be a path."""
-        plain = re.sub(r"[^\w.=,+-]+", "-", self.method).strip("-")
-        return f"{task_folder(self.task)}/{plain}/seed{self.seed}"
+        return f"{task_folder(self.task)}/{_method_folder(self.method)}/seed{self.seed}"
+
+
+def _method_folder(method: str) -> str:
+    return re.sub(r"[^\w.=,+-]+", "-", method).strip("-")
 
 
 @dataclass(frozen=True)
@@ -106,7 +109,13 @@ def read_plan(folder: Path) -> Plan:
 
 def plan(study: Study, *, members: int = 10) -> Plan:
     """Runs of a study, in groups of at most `members`."""
+    if members < 1:
+        raise ConfigError(f"members: {members} is not allowed; it must be at least 1")
     study.check()
+    if bad := [method for method in study.methods if not _method_folder(method).strip(".")]:
+        raise ConfigError(
+            f"study: {study.name}: methods: {bad[0]!r} is not allowed; it must have a letter or digit"
+        )
     runs = [
         Run(task, method, seed, study.config(task, method, seed))
         for task in study.tasks

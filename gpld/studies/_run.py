@@ -98,7 +98,6 @@ def run(study: Study, folder: Path | None = None, options: RunOptions | None = N
 
 def _check(options: RunOptions) -> None:
     least = {
-        "members": (options.members, 1),
         "retries": (options.retries, 0),
         "local.jobs": (options.local.jobs, 0),
         "local.per_gpu": (options.local.per_gpu, 1),

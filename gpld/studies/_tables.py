@@ -95,7 +95,11 @@ def open_results(
     """
     tables_folder = None if only_there or (folder / PLAN).exists() else committed(study)
     if tables_folder is None:
-        yield OpenedResults(read_plan(folder), folder, folder, folder / results.FOLDER, until=until)
+        there = read_plan(folder)
+        shown = {name: getattr(study, name) for name in _SHOWN}  # as its file has it now
+        if there.study.name == study.name and {*study.singly, *study.films} <= {*there.study.tasks}:
+            there = replace(there, study=replace(there.study, **shown))
+        yield OpenedResults(there, folder, folder, folder / results.FOLDER, until=until)
         return
     notes = tuple(outdated(study, results.read_tables(tables_folder)))
     with tempfile.TemporaryDirectory() as name:
@@ -112,6 +116,7 @@ def unpack_committed(study: Study, folder: Path, tables_folder: Path | None = No
         raise ConfigError(f"study: there are no committed results of {study.name}")
     tables, planned = results.read_tables(tables_folder), plan(study)
     _check_options(study, tables)
+    _check_simulators(tables)
     results.unpack(tables, {_key(run): _state.run_folder(folder, run) for run in planned.runs})
     planned.write(folder)
     return len(tables.runs)

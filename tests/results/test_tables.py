@@ -171,6 +171,12 @@ def test_options_of_other_versions_have_their_defaults_or_do_not_count():
         ("evaluations", "env_steps", -5, r"env_steps is -5 in row 2; it must be a whole number from 0"),
         ("training", "updates", 15.5, r"updates is 15.5 in row 2; it must be a whole number from 0"),
         ("scores", "seed", float("nan"), r"seed is nan in row 2; it must be a whole number from 0"),
+        (
+            "evaluations",
+            "env_steps",
+            1e300,
+            r"env_steps is 1e\+300 in row 2; it must be a whole number from 0",
+        ),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(kept, name, column, value, message):
@@ -181,12 +187,45 @@ def test_numbers_that_cannot_be_are_refused(kept, name, column, value, message):
         read_tables(kept)
 
 
-@pytest.mark.parametrize(("name", "value"), [("study", []), ("study", None), ("provenance", [1])])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("study", []), ("study", None), ("provenance", [1]), ("provenance", [{"packages": [1]}])],
+)
 def test_a_part_of_the_description_of_another_kind_is_refused(kept, name, value):
     described = json.loads((kept / "runs.json").read_text())
     (kept / "runs.json").write_text(json.dumps(described | {name: value}))
     with pytest.raises(ConfigError, match=r"runs.json is not a description of runs"):
         read_tables(kept)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.drop(0), "seed 0, 2000 env steps has 1 episodes, which are not numbered from 0"),
+        (
+            lambda rows: rows.assign(updates=[*rows["updates"][:-1], 21]),
+            "GPLD-DreamerV3, seed 1, 2000 env steps has different updates: 20 and 21",
+        ),
+    ],
+)
+def test_scores_of_some_episodes_or_of_two_models_are_refused(kept, change, message):
+    change(pd.read_csv(kept / "scores.csv")).to_csv(kept / "scores.csv", index=False)
+    with pytest.raises(ConfigError, match=rf"scores.csv in .*: walker-run, .*{message}"):
+        read_tables(kept)
+
+
+def test_scores_have_the_episodes_that_their_study_plays(folders):
+    assert collect_tables(STUDY | {"score_episodes": 2}, folders).runs
+    with pytest.raises(ConfigError, match="has 2 episodes, which are not the 3 that the study plays"):
+        collect_tables(STUDY | {"score_episodes": 3}, folders)
+
+
+@pytest.mark.parametrize("names", [("0", "0.5"), ("1", "1.0"), ("None", "nan")])
+def test_methods_may_be_called_like_numbers_or_nothing(folders, tmp_path, names):
+    plain = dict(zip(("DreamerV3", "GPLD-DreamerV3"), names, strict=True))
+    renamed = {(task, plain[method], seed): path for (task, method, seed), path in folders.items()}
+    write_tables(collect_tables(STUDY, renamed), tmp_path / "numbers")
+    assert {run.method for run in read_tables(tmp_path / "numbers").runs} == {*names}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"options": {}, "provenance": [], "runs": [{}]}'])

@@ -227,7 +227,10 @@ def test_runs_of_our_studies_end_where_they_are_scored(name):
         ),
         ({"options": {"task": "cheetah-run"}}, "options: task is not set here, but by the study's tasks"),
         ({"options": {"env_steps": 5}}, "options: env_steps is not set here, but by the study's env_steps"),
-        ({"methods": {"DreamerV3": {"seed": 1}}}, "DreamerV3: seed is not set here, but by the study's seeds"),
+        (
+            {"methods": {"DreamerV3": {"seed": 1}}},
+            "DreamerV3: seed is not set here, but by the study's seeds",
+        ),
         ({"methods": [1]}, r"methods: \[1\] is not a group of options"),
         ({"methods": [1], "sweep": {"seed": [1]}}, r"methods: \[1\] is not a group of options"),
         ({"start": {"steps": 600}}, "start.steps: no such option"),
@@ -252,6 +255,7 @@ def test_runs_of_our_studies_end_where_they_are_scored(name):
         ),
         ({"presets": ["tiny"]}, "preset: 'tiny' is not a preset"),
         ({"methods": {"DreamerV3": {}, "a b": {}, "a/b": {}}}, "names of methods are too similar"),
+        ({"methods": {"DreamerV3": {}, "..": {}}}, r"methods: '\.\.' is not allowed; it must have a letter"),
         (
             {"methods": {"DreamerV3": {}, "start": {}}, "start": {"env_steps": 600}},
             "methods: 'start' is not allowed",

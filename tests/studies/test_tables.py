@@ -1,5 +1,6 @@
 """Results of studies that are committed: written, shown from anywhere, and refused if they do not fit."""
 
+import dataclasses
 import json
 import re
 import tomllib
@@ -10,7 +11,7 @@ from gpld import results
 from gpld.cli import main
 from gpld.config import ConfigError
 from gpld.studies import _reuse, _state, _study, _tables, plan
-from tests.studies.helpers import TEXT, finish
+from tests.studies.helpers import TEXT, finish, small
 
 
 @pytest.fixture
@@ -145,6 +146,26 @@ def test_runs_in_other_simulators_are_refused(place, capsys):
         r"results: .* ran in mujoco 3\.\d+\.0, and .* in 3\.\d+\.0; a study's runs must have one version",
         capsys.readouterr().err,
     )
+
+
+def test_committed_runs_in_other_simulators_are_refused(place):
+    described = json.loads((place / "results" / "small" / "runs.json").read_text())
+    described["provenance"] = [{"packages": {"mujoco": version}} for version in ("3.6.0", "3.11.0")]
+    for number, run in enumerate(described["runs"]):
+        run["provenance"] = number % 2
+    (place / "results" / "small" / "runs.json").write_text(json.dumps(described))
+    opening = _tables.open_results(_study.get("small.toml"), place / "studies" / "small")
+    with pytest.raises(ConfigError, match=r"ran in mujoco 3\.11\.0, and .* in 3\.6\.0"), opening:
+        pass
+
+
+def test_what_is_shown_is_what_the_file_asks_for_now(tmp_path):
+    before = small(figures=["aggregate"])
+    before.write(tmp_path)
+    for name, figures in (("small", ("profile",)), ("other", ("aggregate",))):
+        study = dataclasses.replace(before.study, name=name, figures=("profile",), seeds=(7,))
+        with _tables.open_results(study, tmp_path) as found:
+            assert (found.study.figures, found.study.seeds) == (figures, before.study.seeds)
 
 
 def test_imported_runs_are_not_trained_again(place, capsys):

@@ -14,8 +14,9 @@ COLUMN = 1
 def study(tmp_path_factory):
     """A study's file, and its folder with everything trained and scored at 600 and 1,200 env steps."""
     folder = tmp_path_factory.mktemp("until")
-    (folder / "small.toml").write_text(TEXT)
-    plan = small(figures=["aggregate", "tasks", "profile"])
+    figures = ["aggregate", "tasks", "profile"]
+    (folder / "small.toml").write_text(f"figures = {figures}\n{TEXT}")
+    plan = small(figures=figures)
     plan.write(folder / "small")
     for run in plan.runs:
         finish(folder / "small", run, 600, 1200)
