@@ -75,18 +75,17 @@ def statistics_table(
     for method in compared.methods:
         known = set(scores.loc[scores["method"] == method, "task"])
         tasks = [task for task in scale if task in known]
+        better = NOTHING
+        if method != compared.baseline:
+            better = _better(scores, method, compared)
         if not tasks:
-            rows.append((method, *[NOTHING] * 5))
+            rows.append((method, *[NOTHING] * 4, better))
             continue
         count = f" ({len(tasks)} of {len(compared.tasks)} tasks)" if len(tasks) < len(compared.tasks) else ""
         own = statistics.score_matrix(scores, method, tasks, scale)
         simple = (statistics.iqm, statistics.median, statistics.mean, statistics.optimality_gap)
-        cells = [_value(float(f(own)), statistics.interval(f, own)) for f in simple]
-        better = NOTHING
-        if method != compared.baseline:
-            sides = statistics.both_sides(scores, method, compared.baseline, compared.tasks)
-            chance = statistics.probability_of_improvement(*sides)
-            better = _value(chance, statistics.improvement_interval(*sides))
+        spread = len(own) > 1  # of a single run for each task there is none
+        cells = [_value(float(f(own)), statistics.interval(f, own) if spread else None) for f in simple]
         rows.append((f"{method}{count}", *cells, better))
     header = ("method", "interquartile mean", "median", "mean", "optimality gap")
     about = f"scores divided by {compared.baseline}'s mean on each task; 95% stratified bootstrap intervals"
@@ -95,18 +94,28 @@ def statistics_table(
     return Table(title, (*header, better), tuple(rows), (about, about_better, *notes))
 
 
+def _better(scores: pd.DataFrame, method: str, compared: Comparison) -> str:
+    """The probability that a run scores more than one of the baseline, which needs no scale."""
+    sides = statistics.both_sides(scores, method, compared.baseline, compared.tasks)
+    if not sides[0].size:
+        return NOTHING
+    spread = min(map(len, sides)) > 1
+    chance = statistics.probability_of_improvement(*sides)
+    return _value(chance, statistics.improvement_interval(*sides) if spread else None)
+
+
 def efficiency_table(curves: Curves, compared: Comparison, *, title: str, notes: Sequence[str] = ()) -> Table:
     """Env steps until the mean over seeds of a method is where the baseline's ends."""
     rows = []
     for task in compared.tasks:
         baseline = curves.get((task, compared.baseline))
-        goal = np.inf if baseline is None else float(baseline.returns[:, -1].mean())
         cells: list[str] = []
         for method in compared.methods:
             runs = curves.get((task, method))
-            if runs is None or len(runs.env_steps) < 2:
+            if baseline is None or runs is None or len(runs.env_steps) < 2:
                 cells.append(NOTHING)
                 continue
+            goal = float(baseline.returns[:, -1].mean())
             steps = float(statistics.steps_to_reach(runs.env_steps, runs.returns.mean(0), goal))
             cells.append(f"{steps:,.0f}" if np.isfinite(steps) else "not reached")
         rows.append((task, *cells))
@@ -184,8 +193,8 @@ def percent(gain: float) -> str:
     return f"{round(gain, 3) + 0.0:+.1%}"
 
 
-def _value(value: float, interval: statistics.Interval) -> str:
-    return f"{value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
+def _value(value: float, interval: statistics.Interval | None) -> str:
+    return f"{value:.3f} [{interval.low:.3f}, {interval.high:.3f}]" if interval else f"{value:.3f}"
 
 
 def _seeds(summary: pd.DataFrame, method: str) -> str:

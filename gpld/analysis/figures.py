@@ -38,16 +38,23 @@ _STRIP_WIDTH = 8.0
 def aggregate(curves: Curves, compared: Comparison, band: Band = "std") -> "Figure":
     """Raw and normalised mean over tasks, side by side."""
     figure, axes = panels(2, columns=2, panel=(3.4, 2.7))
-    scales = final_scales(curves, compared.baseline)
-    known = {task for task, method in curves if method == compared.baseline}
+    shared, scales = _shared_tasks(curves, compared), final_scales(curves, compared.baseline)
+    scaled = [task for task in shared if task in scales]
     for panel, title, tasks, divisors in (
-        (axes[0], "raw", known, None),
-        (axes[1], "normalised", scales, scales),
+        (axes[0], "raw", shared, None),
+        (axes[1], "normalised", scaled, scales),
     ):
-        shown = compared._replace(tasks=[task for task in compared.tasks if task in tasks])
-        _aggregate(panel, curves, shown, divisors, band, f"{title} mean of {len(shown.tasks)} tasks")
+        about = f"{title} mean of {len(tasks)} task{'s' * (len(tasks) != 1)}"
+        _aggregate(panel, curves, compared._replace(tasks=tasks), divisors, band, about)
     legend(figure)
     return figure
+
+
+def _shared_tasks(curves: Curves, compared: Comparison) -> list[str]:
+    """The tasks that all methods with any curves have: means over others would not be of the same."""
+    known = {method for task, method in curves if task in compared.tasks}
+    methods = [method for method in compared.methods if method in known]
+    return [task for task in compared.tasks if all((task, method) in curves for method in methods)]
 
 
 def _aggregate(
@@ -95,7 +102,11 @@ def tasks(
 def ablation(curves: Curves, compared: Comparison, *, title: str, band: Band = "std") -> "Figure":
     """Normalised mean over tasks of every method in one panel."""
     figure, (panel, *_) = panels(1, panel=_ONE_PANEL)
-    _aggregate(panel, curves, compared, final_scales(curves, compared.baseline), band, title)
+    shared = _shared_tasks(curves, compared)
+    if len(shared) < len(compared.tasks):
+        title += f", {len(shared)} of {len(compared.tasks)} tasks"
+    scales = final_scales(curves, compared.baseline)
+    _aggregate(panel, curves, compared._replace(tasks=shared), scales, band, title)
     legend(figure)
     return figure
 

@@ -72,19 +72,20 @@ def cell(value: object) -> str:
 def _terminal(table: Table) -> str:
     from rich.console import Console
     from rich.table import Table as RichTable
+    from rich.text import Text
 
     stream = io.StringIO()
     here = Console()
     width = here.width if here.is_terminal else 40 + 22 * len(table.header)
     widths = _widths(table)
     for block in _blocks(table, widths, width):
-        shown = RichTable(title=None if stream.tell() else table.title, title_justify="left")
+        shown = RichTable(title=None if stream.tell() else Text(table.title), title_justify="left")
         fits = sum(max(widths[i], len(table.header[i])) + 3 for i in block) < width
         for i in block:
             justify = "right" if i else "left"
-            shown.add_column(table.header[i], justify=justify, width=None if fits else widths[i])
+            shown.add_column(Text(table.header[i]), justify=justify, width=None if fits else widths[i])
         for i, row in enumerate(table.rows):
-            cells = [row[column] for column in block]
+            cells = [Text(row[column]) for column in block]  # brackets are no markup
             shown.add_row(*cells, end_section=i == len(table.rows) - table.totals - 1)
         Console(file=stream, width=width).print(shown)
     return stream.getvalue() + "\n".join(table.notes)

@@ -266,27 +266,32 @@ def tiles(found: OpenedResults, rows: pd.DataFrame) -> list[report.Tile]:
 
 
 def _gain_tile(study: Study, scores: pd.DataFrame, method: str, env_steps: int) -> report.Tile | None:
-    """A method's mean gain over tasks of both that the baseline's mean is a scale of; None without any."""
+    """A method's mean gain over tasks of both that the baseline's mean is a scale of, and how sure it is.
+
+    Without such a task, the probability that it scores more; None if they have no task in common.
+    """
+    sides = statistics.both_sides(scores, method, study.baseline, study.tasks)
+    if not sides[0].size:
+        return None
+    chance = statistics.probability_of_improvement(*sides)
+    sure = " (one seed): not settled"
+    if min(map(len, sides)) > 1:
+        low, high = statistics.improvement_interval(*sides)
+        sure = f" (95% interval {low:.2f} to {high:.2f}){': not settled' * (low <= 0.5 <= high)}"
+    words = f"A run of {method} scores more than one of {study.baseline} with probability {chance:.2f}{sure}."
     own = set(scores.loc[scores["method"] == method, "task"])
     tasks = [task for task in statistics.baseline_means(scores, study.baseline, study.tasks) if task in own]
+    at = f"At {env_steps:,} env steps"
     if not tasks:
-        return None
+        return report.Tile(
+            f"{chance:.2f}", f"how often {method} is ahead of {study.baseline}", f"{at}. {words}", method
+        )
     means = [np.nanmean(statistics.score_matrix(scores, name, tasks), 0) for name in (method, study.baseline)]
     gains = means[0] / means[1] - 1
     each = ", ".join(f"{task} {comparisons.percent(gain)}" for task, gain in zip(tasks, gains, strict=True))
-    sides = statistics.both_sides(scores, method, study.baseline, study.tasks)
-    chance, (low, high) = (
-        statistics.probability_of_improvement(*sides),
-        statistics.improvement_interval(*sides),
-    )
-    return report.Tile(
-        comparisons.percent(gains.mean()),
-        f"{method}'s score against {study.baseline}'s",
-        f"At {env_steps:,} env steps{f', mean of {len(tasks)} tasks' * (len(tasks) > 1)}: {each}. A run of "
-        f"{method} scores more than one of {study.baseline} with probability {chance:.2f} "
-        f"(95% interval {low:.2f} to {high:.2f}){': not settled' * (low <= 0.5 <= high)}.",
-        method,
-    )
+    of = f", mean of {len(tasks)} tasks" * (len(tasks) > 1)
+    title = f"{method}'s score against {study.baseline}'s"
+    return report.Tile(comparisons.percent(gains.mean()), title, f"{at}{of}: {each}. {words}", method)
 
 
 def write_study_report(found: OpenedResults, out: Path | None = None, *, make_films: bool = True) -> Path:

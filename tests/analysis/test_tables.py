@@ -132,6 +132,25 @@ def test_a_single_seed_has_neither_deviation_nor_interval():
     assert shown.rows[0] == ("cheetah-run", "100.0", "150.0", "+50.0%")
 
 
+def test_a_single_seed_has_statistics_without_intervals():
+    scores = statistics.final_scores(rows(value=value, seeds=1))
+    baseline, ours = comparisons.statistics_table(scores, COMPARED, title="").rows
+    assert baseline[1:] == ("1.000", "1.000", "1.000", "0.000", "-")
+    assert ours[1:] == ("1.500", "1.500", "1.500", "0.000", "1.000")
+
+
+def test_who_scores_more_needs_no_scale():
+    scores = statistics.final_scores(rows(value=lambda *at: value(*at) - 1000))
+    _, ours = comparisons.statistics_table(scores, COMPARED, title="").rows
+    assert ours[1:] == ("-", "-", "-", "-", "1.000 [1.000, 1.000]")
+
+
+def test_brackets_in_names_are_shown_as_they_are():
+    table = Table("half [b]", ("task", "GPLD [/half]"), (("t [red]", "[1, 2]"),), ())
+    shown = render(table, "terminal")
+    assert all(text in shown for text in ("half [b]", "GPLD [/half]", "t [red]", "[1, 2]"))
+
+
 def test_others_runs_are_shown_where_all_of_them_have_a_point():
     peers = results.peers(agents=["DreamerV3", "TD-MPC2"])
     shown = comparisons.peer_table(peers, ["walker-walk", "acrobot-swingup_sparse", "walker-run"], 220_000)
@@ -160,6 +179,8 @@ def test_sample_efficiency_is_measured_against_where_the_baseline_ends():
     shown = comparisons.efficiency_table(curves.align(table), COMPARED, title="")
     assert shown.rows[0] == ("cheetah-run", "10,000", "5,000")
     assert comparisons.efficiency_table({}, COMPARED, title="").rows[0][1:] == ("-",) * 2
+    ours = curves.align(table[table["method"] != "DreamerV3"])
+    assert comparisons.efficiency_table(ours, COMPARED, title="").rows[0][1:] == ("-",) * 2
 
 
 @pytest.mark.parametrize("band", ["std", "interval"])
@@ -177,6 +198,18 @@ def test_figures_draw_every_curve_where_it_is(band):
     assert raw.get_lines()[1].get_ydata()[-1] == pytest.approx((151 + 301) / 2)
     assert normalised.get_lines()[0].get_ydata()[-1] == pytest.approx(1.0)
     assert [line.get_color() for line in normalised.get_lines()] == [COLOURS[1], COLOURS[0]]
+
+
+def test_means_over_tasks_are_of_those_that_all_methods_have():
+    aligned = curves.align(rows(value=value))
+    del aligned["walker-walk", "GPLD-DreamerV3"]
+    raw, _ = figures.aggregate(aligned, COMPARED).axes
+    assert raw.get_title(loc="left") == "raw mean of 1 task"
+    assert raw.get_lines()[0].get_ydata()[-1] == pytest.approx(101)
+    (panel,) = figures.ablation(aligned, COMPARED, title="x").axes
+    assert panel.get_title(loc="left") == "x, 1 of 2 tasks"
+    del aligned["cheetah-run", "DreamerV3"]  # now they share none
+    assert not any(axes.get_lines() for axes in figures.aggregate(aligned, COMPARED).axes)
 
 
 def test_curves_of_others_are_thin_and_between_their_bounds():

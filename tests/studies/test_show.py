@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from gpld.analysis.statistics import final_scores
 from gpld.cli import main
 from gpld.config import ConfigError
 from gpld.studies import _show, get
@@ -41,6 +42,21 @@ def test_ends_and_areas_have_the_same_tables():
     assert areas.rows[0][1:3] == ("6.5 \u00b1 0.8 [5.5, 7.5]", "13.0 \u00b1 1.6 [11.0, 15.0]")
     assert ends.header[:3] == areas.header[:3] == ("task", "DreamerV3", "half, rho 1")
     assert robust.rows[1][3].startswith("2.000 [")
+
+
+@pytest.mark.parametrize(
+    ("seeds", "less", "value", "sure"),
+    [
+        (3, 0, "+100.0%", "probability 1.00 (95% interval 1.00 to 1.00)."),
+        (1, 0, "+100.0%", "probability 1.00 (one seed): not settled."),
+        (3, 1000, "1.00", "At 200,000 env steps. A run of half, rho 1 scores more than one of DreamerV3"),
+    ],
+)
+def test_the_first_number_of_a_page_says_how_sure_it_is(seeds, less, value, sure):
+    scores = final_scores(made(seeds=seeds, value=lambda t, m, s, x: (m + 1) * x / 1000 - less))
+    tile = _show._gain_tile(study(), scores, "half, rho 1", 200_000)
+    assert tile.value == value
+    assert sure in tile.detail
 
 
 def test_what_nothing_is_known_of_has_no_table():
