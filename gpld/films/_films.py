@@ -60,17 +60,25 @@ class NoFilm(RuntimeError):  # noqa: N818
 
 
 def film(
-    run: Path, out: Path, *, films: int = 1, frames: int = FRAMES, seed: int = 0, timeout: float = 600.0
+    run: Path,
+    out: Path,
+    *,
+    films: int = 1,
+    frames: int = FRAMES,
+    seed: int = 0,
+    limit: int = 0,
+    timeout: float = 600.0,
 ) -> list[Film]:
     """Film episodes of a run's newest checkpoint: `film.mp4`, `film.gif` and `film.png` in `out`.
 
     The second film is called `film-1`, and so on. `seed` decides where the first episode begins and what is
     random in its actions, `seed + 1` the second. An episode with more agent steps than `frames`, the first
-    observation counted, is drawn at so many of them, evenly spaced. Raises `NoFilm` if pictures cannot be
-    drawn here, or a film takes longer than `timeout` seconds.
+    observation counted, is drawn at so many of them, evenly spaced; after `limit` (0: the run's `eval.limit`)
+    it is cut off. Raises `NoFilm` if pictures cannot be drawn here, or a film takes longer than `timeout`
+    seconds.
     """
     task = saved.config_of(run).task
-    made = in_own_process("film", (run, out, seed, films, frames), task, films * timeout)
+    made = in_own_process("film", (run, out, seed, films, frames, limit), task, films * timeout)
     return [
         Film(Path(gif), Path(strip), episode_return, mp4 and Path(mp4), why)
         for gif, strip, episode_return, mp4, why in made
@@ -164,26 +172,29 @@ def _explain(errors: str, task: str) -> str:
     return f"{reason}. MuJoCo renders with EGL or OSMesa; Debian: `apt install {machine.GL_PACKAGES}`"
 
 
-def record_films(run: Path, out: Path, seed: int, films: int = 1, frames: int = FRAMES) -> list[Film]:
+def record_films(
+    run: Path, out: Path, seed: int, films: int = 1, frames: int = FRAMES, limit: int = 0
+) -> list[Film]:
     """Make the films of `film`, in a process in which MuJoCo has not been imported yet."""
     machine.use_compilation_cache()
     trained = saved.load(run)
     return [
-        _save(out, f"film-{i}" if i else "film", *_play_and_render(trained, seed + i, frames))
+        _save(out, f"film-{i}" if i else "film", *_play_and_render(trained, seed + i, frames, limit))
         for i in range(films)
     ]
 
 
-def _play_and_render(trained: Trained, seed: int, frames: int) -> tuple[list[Picture], float]:
+def _play_and_render(trained: Trained, seed: int, frames: int, limit: int) -> tuple[list[Picture], float]:
     """Pictures of an episode, and its return."""
     import jax
 
     from gpld.training.evaluation import make_env, play
 
     config, key, counted, numbers = trained.config, jax.random.key(seed), count(), count()
+    limit = limit or config.eval.limit
     # Drawing is slow, so an episode is played once to know its length, and again to draw some of it.
     with make_env(config, 1, seed, render=True) as env:
-        play(config.agent, trained.model, env, key, lambda _: next(counted), config.eval.limit)
+        play(config.agent, trained.model, env, key, lambda _: next(counted), limit)
     chosen, pictures = {*spaced(next(counted), frames)}, []
     with make_env(config, 1, seed, render=True) as env:
 
@@ -191,7 +202,7 @@ def _play_and_render(trained: Trained, seed: int, frames: int) -> tuple[list[Pic
             if next(numbers) in chosen:
                 pictures.append(_resized(env.render(0)))
 
-        (episode_return,) = play(config.agent, trained.model, env, key, draw, config.eval.limit)
+        (episode_return,) = play(config.agent, trained.model, env, key, draw, limit)
     return pictures, episode_return
 
 

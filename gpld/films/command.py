@@ -90,9 +90,9 @@ def _film(options: EvalOptions, trained: "Trained", run: Path, out: Path, consol
     from gpld import films
 
     where, frames = {"out": out, "seed": options.seed}, options.frames
-    count = options.films or options.episodes
+    episodes = {"films": options.films or options.episodes, "frames": frames, "limit": options.limit}
     wanted = [
-        ("film", "filming", options.video, partial(films.film, run, films=count, frames=frames, **where)),
+        ("film", "filming", options.video, partial(films.film, run, **episodes, **where)),
         ("predictions", "predicting", options.open_loop, partial(films.film_predictions, trained, **where)),
         ("dream", "filming a dream", options.dream, partial(films.film_dream, run, steps=frames, **where)),
     ]

@@ -186,6 +186,9 @@ def test_the_filmed_episode_is_repeated_by_its_seed(small_run, tmp_path, monkeyp
     assert drawn == [0, 334, 666, 1000]
     assert second.gif.name == "film-1.gif"
     assert second.episode_return == again.episode_return != first.episode_return
+    drawn.clear()
+    _films.record_films(small_run, tmp_path / "c", 5, limit=4)
+    assert drawn == [0, 2, 4, 6]
 
 
 @pytest.mark.parametrize("off", ["off", "disable"])
@@ -280,8 +283,8 @@ def test_eval_films_with_its_seed(small_run, tmp_path, monkeypatch, capsys, flag
 
     monkeypatch.setattr("gpld.films.film", film)
     arguments = ["eval", str(small_run), "--episodes", "2", "--video", "--seed", "8", "--out", str(tmp_path)]
-    assert cli.main([*arguments, *flags]) == 0
-    assert asked == [(small_run, tmp_path, {"films": count, "frames": frames, "seed": 8})]
+    assert cli.main([*arguments, "--limit", "3", *flags]) == 0
+    assert asked == [(small_run, tmp_path, {"films": count, "frames": frames, "limit": 3, "seed": 8})]
     output = capsys.readouterr().out.splitlines()
     files = (
         f"film: {tmp_path / 'film.mp4'}, {tmp_path / 'film.gif'}, some of its frames: {tmp_path / 'film.png'}"
