@@ -320,6 +320,10 @@ def parse_train(arguments: Sequence[str]) -> TrainOptions:
     """The options in the arguments of `gpld train`, those of all its runs validated."""
     what = "\n".join([str(train.__doc__), *_listed("Methods", METHODS)])
     options = _parse_run(TrainOptions, "train", what, arguments)
+    if (
+        not options.sweep
+    ):  # its settings are validated instead: what they share need not be allowed without them
+        validate(options.config)
     check_numbers(options, "devices")
     _refuse_nothing(arguments)
     if options.distributed and not 0 <= options.distributed[1] < options.distributed[2]:
@@ -419,6 +423,7 @@ def profile(arguments: Sequence[str]) -> int:
 def parse_profile(arguments: Sequence[str]) -> ProfileOptions:
     """The validated options in the arguments of `gpld profile`."""
     options = _parse_run(ProfileOptions, "profile", str(profile.__doc__), arguments)
+    validate(options.config)
     check_numbers(options, "updates", "runs")
     return options
 
@@ -455,7 +460,7 @@ Options = TypeVar("Options", bound=ConfigOptions)
 
 
 def _parse_run(kind: type[Options], name: str, what: str, arguments: Sequence[str]) -> Options:
-    """Options of a command that takes a whole configuration, validated."""
+    """Options of a command that takes a whole configuration, which is still to be validated."""
     arguments = normalize(arguments)
     refuse_repeated(kind, arguments)
     # The file and the presets are the defaults of the options beside them, so they are read first.
@@ -470,7 +475,6 @@ def _parse_run(kind: type[Options], name: str, what: str, arguments: Sequence[st
     )
     if not options.task:
         raise ConfigError(f"task: name one, such as `gpld {name} walker-walk`; `gpld tasks` lists them")
-    validate(options.config)
     return options
 
 

@@ -347,6 +347,11 @@ def test_more_updates_than_can_be_counted_are_refused():
         ("agent.penalty.custom", ((5, 1.0), (5, 0.5)), "increasing updates"),
         ("agent.penalty.custom", ((-1, 1.0),), "increasing updates"),
         ("agent.penalty.custom", ((0, -1.0),), "weights are at least 0"),
+        (
+            "agent.penalty.custom",
+            ((0, 1.0),),
+            "empty without schedule = custom, which alone reads it; it is sqrt",
+        ),
         ("agent.model.deter", 2049, "a multiple of agent.model.blocks = 8"),
         ("agent.model.bins", 254, "odd"),
         ("agent.model.classes", 257, "in [2, 256]"),

@@ -224,6 +224,9 @@ def _check_penalty(penalty: PenaltyConfig, model: ModelConfig, prefix: str) -> N
         raise _refuse(f"{prefix}custom", penalty.custom, f"pairs of increasing updates, from 0 to {COUNTER}")
     if any(weight not in _WEIGHT for _, weight in penalty.custom):
         raise _refuse(f"{prefix}custom", penalty.custom, f"pairs whose weights are {_WEIGHT}")
+    if penalty.custom and penalty.schedule != "custom":
+        allowed = f"empty without schedule = custom, which alone reads it; it is {penalty.schedule}"
+        raise _refuse(f"{prefix}custom", penalty.custom, allowed)
 
 
 ENGINES = {JAX_PREFIX: "auto", GYM_PREFIX: "auto or gymnasium", POOL_PREFIX: "auto or envpool"}

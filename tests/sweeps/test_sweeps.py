@@ -21,6 +21,7 @@ from gpld.sweeps.definition import SWEEP, Sweep
 from gpld.sweeps.training import _halve, run
 from gpld.training import logs, train_all
 from gpld.training.logs import Logs
+from tests.docs.pages import DOCS, text_of
 from tests.training.helpers import Pole, arguments, arrays_of, differing, metrics, newest_checkpoint, tiny
 from tests.training.test_loop import OFTEN, Calls, pole
 
@@ -383,6 +384,34 @@ def test_the_command_trains_compares_and_says_where(tmp_path, capsys):
 def test_mistakes_are_refused_before_anything_is_loaded(capsys, words, message):
     assert cli.main(["train", *LINE, *words.split()]) == 2
     assert capsys.readouterr().err.startswith(f"gpld train: {message}")
+
+
+def test_settings_are_validated_and_not_what_they_share():
+    """The page's own row: the schedule is nothing without a table. And 3 blocks do not divide the default."""
+    row = next(
+        line for line in text_of(DOCS / "many_runs.md").splitlines() if "agent.penalty.custom=" in line
+    )
+    settings = cli.parse_train([*LINE, *row.split("`")[1].split()]).settings
+    penalties = [own[0].config.agent.penalty for own in settings.values()]
+    assert [penalty.schedule for penalty in penalties] == ["custom", "custom"]
+    assert [penalty.custom for penalty in penalties] == [((0, 1.0),), ((0, 0.5), (500, 0.1))]
+    words = "--agent.model.blocks 3 --sweep agent.model.deter=300,600"
+    assert list(cli.parse_train([*LINE, *words.split()]).settings) == ["deter=300", "deter=600"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "agent.penalty.custom=[[0,1]]",
+            "custom=-0,1.0: agent.penalty.custom: ((0, 1.0),) is not allowed",
+        ),
+        ("agent.loss.dyn=1 --agent.loss.rep -1", "dyn=1: agent.loss.rep: -1.0 is not allowed; it must be"),
+    ],
+)
+def test_what_settings_share_is_refused_with_them(capsys, words, message):
+    assert cli.main(["train", *LINE, "--sweep", *words.split()]) == 2
+    assert capsys.readouterr().err.startswith(f"gpld train: sweep: {message}")
 
 
 @pytest.mark.slow
