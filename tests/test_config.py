@@ -58,8 +58,21 @@ def any_options(cls):
     )
 
 
+DEEP = "deep=" + "[" * 5000
+
+
 def test_arguments_of_an_environment_are_numbers_lists_or_text():
-    words = ("g=9.81", "flat=true", "Wide=False", "map=[1, 2]", "name=a=b", "none=", "size=(3, 4)")
+    words = (
+        "g=9.81",
+        "flat=true",
+        "Wide=False",
+        "map=[1, 2]",
+        "name=a=b",
+        "none=",
+        "size=(3, 4)",
+        "set={{}}",
+        DEEP,
+    )
     config = override(Config("gym:Arm-v0"), {"env": {"kwargs": words}})
     validate(config)
     assert config.env.keyword_arguments == {
@@ -70,6 +83,8 @@ def test_arguments_of_an_environment_are_numbers_lists_or_text():
         "name": "a=b",
         "none": "",
         "size": (3, 4),
+        "set": "{{}}",  # what has no value is a text too
+        "deep": DEEP.removeprefix("deep="),
     }
     with pytest.raises(ConfigError, match=r"env\.kwargs: .* it must be NAME=VALUE each, no NAME twice"):
         validate(override(config, {"env": {"kwargs": ("g=1", "h=1", "g=2")}}))
@@ -109,6 +124,10 @@ def test_the_file_holds_every_option(tmp_path):
         ('{"task": "walker-walk", "agent": {"penalty": {"roh": 1}}}', "agent.penalty.roh: no such option"),
         ('{"task": "walker-walk", "seed": 1.5}', "seed: 1.5 is not of type int"),
         ('{"task": "walker-walk", "seed": true}', "seed: True is not of type int"),
+        (
+            f'{{"task": "walker-walk", "replay": {{"train_ratio": 1{"0" * 400}}}}}',
+            "train_ratio: 10000000000000",
+        ),
         ('{"task": "walker-walk", "agent": 3}', "agent: 3 is not a group of options"),
         ('{"task": "walker-walk", "backend": "mjx"}', "backend: 'mjx' is not one of auto, envpool"),
         ('{"task": "walker-walk", "agent": {"penalty": {"custom": [[1]]}}}', "agent.penalty.custom[0]: [1]"),

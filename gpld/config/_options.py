@@ -215,7 +215,7 @@ class EnvConfig:
 def _value(text: str) -> Any:
     """A value in JSON or as Python writes it; anything else is a text."""
     for read in (json.loads, ast.literal_eval):
-        with suppress(ValueError, SyntaxError):
+        with suppress(ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
             return read(text)
     return text
 

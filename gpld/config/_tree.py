@@ -83,7 +83,10 @@ def _typed(value: Any, kind: Any, path: str) -> Any:
                 _typed(v, k, f"{path}[{i}]") for i, (v, k) in enumerate(zip(value, items, strict=True))
             )
     elif kind is float and type(value) is int:
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ConfigError(f"{path}: {value!r} is not allowed; it must be at most 3e38 in size") from None
     elif type(value) is kind:
         return value
     expected = kind.__name__ if isinstance(kind, type) else str(kind)

@@ -27,6 +27,8 @@ Factory = Callable[[], gymnasium.Env]
 
 IMAGE_SIDES = 16
 """Images are halved four times."""
+SET_HERE = ("id", "disable_env_checker")
+"""Arguments of `gymnasium.make` that are not an environment's own, and not left to its user."""
 NOT_RENDERED = "this environment does not render"
 
 
@@ -49,6 +51,10 @@ def registered(name: str, render: bool = False, kwargs: Mapping[str, Any] | None
 
     `kwargs` are arguments of the environment's own.
     """
+    if taken := [argument for argument in SET_HERE if argument in (kwargs or {})]:
+        raise ConfigError(
+            f"env.kwargs: {taken[0]!r} is not allowed; it must be an argument of gym:{name} itself"
+        )
     module, _, own_name = name.rpartition(":")
     try:
         import_for(f"{GYM_PREFIX}{name}")

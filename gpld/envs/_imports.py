@@ -40,6 +40,10 @@ def announce(task: str) -> str:
     """The module that a task names, or nothing. It is about to be imported, here or by another process."""
     prefix = next((own for own in (GYM_PREFIX, JAX_PREFIX) if task.startswith(own)), None)
     module = task.removeprefix(prefix).rpartition(":")[0] if prefix else ""
+    if module and not all(module.split(".")):
+        raise ConfigError(
+            f"task: {task!r} is not allowed; its module must be named in full, as package.module"
+        )
     if module:
         _announce.get()(task, module)
     return module

@@ -92,7 +92,7 @@ def _value(text: str, kind: type) -> Any:
         return text
     try:
         value = float(text) if kind is float else json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
     return int(value) if kind is int and isinstance(value, float) and value.is_integer() else value
 

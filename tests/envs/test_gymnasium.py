@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Text, Tuple
 
+from gpld.config import ConfigError
 from gpld.envs import EnvironmentFailure, check, make
 from gpld.types import Spaces
 from tests.envs.custom import Choices, Counter
@@ -167,6 +168,18 @@ def test_arguments_of_an_environment():
         assert env.step(np.eye(2)[[0]]).reward.tolist() == [0.0]
     with pytest.raises(EnvironmentFailure, match=r"unexpected keyword argument 'gravitas'"):
         make("gym:CartPole-v1", count=1, seed=0, kwargs={"gravitas": 3})
+    for name in ("id", "disable_env_checker"):
+        message = f"env.kwargs: {name!r} is not allowed; it must be an argument of gym:CartPole-v1 itself"
+        with pytest.raises(ConfigError, match=re.escape(message)):
+            make("gym:CartPole-v1", count=1, seed=0, kwargs={name: True})
+
+
+@pytest.mark.parametrize("task", ["gym:.foo:Bar-v0", "gym:foo..bar:Bar-v0", "jax:.foo:Bar", "jax:foo.:Bar"])
+def test_a_module_is_named_in_full(task):
+    with pytest.raises(
+        ConfigError, match=f"^task: {re.escape(repr(task))} is not allowed; its module must be"
+    ):
+        make(task, count=1, seed=0)
 
 
 def test_render():

@@ -99,6 +99,7 @@ def test_the_tables_of_toml_are_dotted_names():
         (["agent.loss.dyn=1,1.0"], "sweep: agent.loss.dyn: 1 is named twice"),
         (["agent.loss.dyn=1,,2"], "agent.loss.dyn: '' is not of type float"),
         (["replay.batch=1.5"], "replay.batch: 1.5 is not of type int"),
+        (["replay.batch=" + "[" * 5000], "replay.batch: '[[[["),
         (["replay.online=yes"], "replay.online: 'yes' is not of type bool"),
         (["agent.penalty.noise=x"], "agent.penalty.noise: 'x' is not one of rademacher, gaussian"),
         (["preset=1mm"], "sweep: preset: '1mm' is not a preset; did you mean 1m"),
