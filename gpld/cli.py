@@ -161,11 +161,9 @@ class TrainOptions(ConfigOptions):
 
     @property
     def all_seeds(self) -> list[int]:
-        """The seeds that are named, or the one."""
+        """The seeds that are named, or the one; a file's one gives way to those that are named."""
         if not self.seeds:
             return [self.seed]
-        if self.seed:
-            raise ConfigError(f"seed: {self.seed} is not allowed with --seeds; add it to them")
         seeds = []
         for word in self.seeds:
             found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", word)
@@ -326,6 +324,8 @@ def parse_train(arguments: Sequence[str]) -> TrainOptions:
         validate(options.config)
     check_numbers(options, "devices")
     _refuse_nothing(arguments)
+    if options.seeds and _given(arguments, "seed") is not None:
+        raise ConfigError(f"seed: {options.seed} is not allowed with --seeds; add it to them")
     if options.distributed and not 0 <= options.distributed[1] < options.distributed[2]:
         raise ConfigError(f"distributed: {options.distributed!r} is not allowed; INDEX must be in [0, COUNT)")
     if options.distributed and not re.fullmatch(r".+:\d+", options.distributed[0]):

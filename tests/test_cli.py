@@ -23,6 +23,7 @@ from gpld.config import (
     override,
     with_presets,
 )
+from gpld.display import summary
 from gpld.doctor import Finding
 from gpld.envs import EnvironmentFailure
 from gpld.population import METHODS
@@ -189,6 +190,18 @@ def test_the_penalty_as_launched_is_a_method_beside_others(pixels, floor):
     assert [(p.scaling, p.floor) for p in penalties] == [("sampled", 0.001)] * 2 + [("all", floor)]
 
 
+def test_a_files_seed_gives_way_to_those_that_are_named(tmp_path):
+    (tmp_path / "mine.json").write_text('{"seed": 5}')
+    line = ["walker-run", "--config", str(tmp_path / "mine.json")]
+    named = [*line, "--seeds", "0..1"]
+    assert [member.config.seed for member in cli.parse_train(named).members] == [0, 1]
+    ((config, folder),) = cli.parse_train(line).members
+    compare = split(summary.next_commands(config, folder, line)[0].line)[2:]  # suggested after such a run
+    assert [member.config.seed for member in cli.parse_train(compare).members] == [0, 1, 2] * 2
+    swept = cli.parse_train([*named, "--sweep", "agent.loss.dyn=1,2"]).settings
+    assert [member.config.seed for own in swept.values() for member in own] == [0, 1] * 2
+
+
 def test_several_runs_are_beside_each_other_in_the_folder_named():
     members = cli.parse_train(split("walker-run --seeds 1 2 --out here/there")).members
     assert [member.folder.as_posix() for member in members] == [
@@ -214,6 +227,7 @@ def test_several_runs_are_beside_each_other_in_the_folder_named():
         ("--seeds 0 --seeds=1", "seeds: it is given twice; name all after one --seeds"),
         ("--method gpld --method dreamerv3", "method: it is given twice; name all after one --method"),
         ("--seeds 1 --seed 2", "seed: 2 is not allowed with --seeds; add it to them"),
+        ("--seed 0 --seeds 1 2", "seed: 0 is not allowed with --seeds; add it to them"),
         ("--seeds 5000000000", "seed: 5000000000 is not allowed; it must be in [0, 4294967295]"),
         ("--method GPLD", "method: 'GPLD' is not a method; allowed are gpld, dreamerv3, gpld-launched"),
         ("--method both gpld", "method: gpld is named twice"),
