@@ -168,11 +168,19 @@ def gains(found: Evidence) -> str:
     header = ["task", "DreamerV3", "GPLD-DreamerV3", "gain", "probability that a GPLD run scores more"]
     header += ["gain, area under the curve", "the paper's gain at 1M env steps"]
     worse = [task for task in found.tasks if found.has_ratio(task) and found.gain(found.scores, task) < SAME]
-    about = f"Means of 20 episodes of each seed's last model, after {found.env_steps:,} env steps."
+    about = (
+        f"Means of 20 episodes of each seed's last model, after {found.env_steps:,} env steps. A probability "
+        "of 0.00 or 1.00 says that all runs of one method score more than all of the other, and a bootstrap "
+        "of these runs can then give no other: it is not certain."
+    )
     if worse:
         about += "\n\n" + "\n\n".join(_behind(found, task) for task in worse)
     figure = f"![Returns of GPLD-DreamerV3 and DreamerV3 over env steps](figures/{STUDY}-tasks.png)"
-    parts = [figure, _table(header, rows), about]
+    bands = (
+        f"Bands are 95% bootstrap intervals of the mean: `gpld study figure {STUDY} --band interval`. Thin "
+        "lines are others' runs, with the bounds that their source gives."
+    )
+    parts = [figure, bands, _table(header, rows), about]
     if len(found.tasks) > 1:
         parts.append(f"![Returns over env steps, averaged over tasks](figures/{STUDY}-aggregate.png)")
     return "\n\n".join(parts)
@@ -213,8 +221,8 @@ def _behind(found: Evidence, task: str) -> str:
         else:
             words += " That is the likeliest reason."
         words += (
-            " That has not been tested: a lighter penalty, such as the one that the authors' launchers set "
-            "([method](method.md)), has not been run on this task."
+            " Whether a lighter penalty, such as the one that the authors' launchers set "
+            "([method](method.md)), does better on this task has not been tried."
         )
     return words
 

@@ -196,7 +196,7 @@ class _Check:
 
     def episodes(self, lengths: list[int]) -> None:
         if not lengths and not _has_time_limit(self.env):
-            seen = f"none ended in {self.steps} steps and no time limit is known"
+            seen = f"none ended in the {self.steps} steps tried, and no time limit is known"
             advice = "one that never ends has no return; gymnasium.wrappers.TimeLimit cuts it"
             self.warning("episode", "endless", f"{seen}: {advice}")
         elif len(lengths) > 2 and max(lengths[1:]) <= 1 < lengths[0]:

@@ -121,7 +121,7 @@ CASES = {
     "terminated": (altered(terminated=0), "error", "terminated", "int 0 is not True or False", ""),
     "in place": (InPlace, "warning", "where", "overwrote the array", "return a copy"),
     "no reset": (Forgets, "error", "episode", "all end at once", "[7, 1, 1"),
-    "endless": (lambda: Counter(10**6), "warning", "episode", "none ended in 300 steps", "TimeLimit"),
+    "endless": (lambda: Counter(10**6), "warning", "episode", "none ended in the 300 steps", "TimeLimit"),
     "unseeded": (
         Unseeded,
         "warning",
@@ -231,7 +231,7 @@ def test_training_begins_with_a_line_about_episodes_that_may_never_end(caplog):
     for factory, lines in ((lambda: Counter(10**6), 1), (limited, 0), (lambda: Counter(7), 0)):
         caplog.clear()
         make(factory, count=1, seed=0).close()
-        assert caplog.text.count("none ended in 30 steps and no time limit is known") == lines
+        assert caplog.text.count("none ended in the 30 steps tried, and no time limit is known") == lines
 
 
 def test_a_factory_that_hangs_when_tried_out_is_reported():
