@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
-from gpld.config import override
+from gpld.config import ConfigError, override
 from gpld.display.options import Imports, RunArgument, parse, shown
 from gpld.envs import Step, announce, opening
 
@@ -51,6 +51,12 @@ def evaluate(arguments: Sequence[str], description: str) -> int:
     """Do what the arguments ask for."""
     numbers = ("episodes", "limit", "seed", "films", "frames")
     options = parse(EvalOptions, "eval", description, arguments, *numbers)
+    for name, needed, asked in (
+        ("films", "--video", options.video),
+        ("frames", "--video or --dream", options.video or options.dream),
+    ):
+        if not asked and getattr(options, name) != getattr(EvalOptions, name):
+            raise ConfigError(f"{name}: nothing is filmed without {needed}")
     with opening(options.run, imports=options.imports):
         return _evaluate(options)
 

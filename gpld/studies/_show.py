@@ -61,6 +61,16 @@ def load(folder: Path, plan: Plan) -> pd.DataFrame:
     return rows.loc[rows["run"].isin([run.name for run in plan.runs])].reset_index(drop=True)
 
 
+def _load_opened(found: OpenedResults) -> pd.DataFrame:
+    """All results of an opened study, of which there must be some up to where they are shown."""
+    rows = load(found.folder, found.plan)
+    if found.until is not None and len(rows) and found.until < (first := min(rows["env_steps"])):
+        raise ConfigError(
+            f"until: {found.until} is not allowed; the first results are at {first:,} env steps"
+        )
+    return rows
+
+
 def _until_last_step(study: Study, rows: pd.DataFrame) -> pd.DataFrame:
     """Results up to the study's last env step."""
     return rows.loc[rows["env_steps"] <= study.env_steps[-1]]
@@ -128,7 +138,7 @@ def all_tables(found: OpenedResults, source: str) -> list[Table]:
     if found.study.work == "time":
         return _times.tables(found.plan, found.folder, source)
     more = [table for section in sections(found, source) for table in section.tables]
-    return [*tables(found.study, load(found.folder, found.plan), source), *more]
+    return [*tables(found.study, _load_opened(found), source), *more]
 
 
 def draw(
@@ -170,7 +180,7 @@ def save_figures(
 ) -> list[Path]:
     """Save the study's figures, and strips of its films, as PDF and PNG; their paths. `peers`: see `draw`."""
     paths, study, folder = [], found.study, found.folder
-    drawn = draw(study, load(folder, found.plan), band, peers)
+    drawn = draw(study, _load_opened(found), band, peers)
     if "cost" in study.figures and len(times := _times.load(found.plan, folder)):
         drawn["cost"] = cost.draw(times)
     for kind in (sensitivity, quality):
@@ -297,7 +307,7 @@ def _gain_tile(study: Study, scores: pd.DataFrame, method: str, env_steps: int) 
 def write_study_report(found: OpenedResults, out: Path | None = None, *, make_films: bool = True) -> Path:
     """Write the study's page, by default into its folder; its path."""
     plan, folder, study = found.plan, found.folder, found.study
-    rows = load(folder, plan)
+    rows = _load_opened(found)
     command = f"gpld study report {study.name}"
     if not found.is_committed:
         command += f" --out {shlex.quote(_relative(folder))}"

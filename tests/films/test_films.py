@@ -307,6 +307,8 @@ def test_eval_goes_on_without_a_film(small_run, tmp_path, monkeypatch, capsys):
     ("flags", "message"),
     [
         (["--films", "-1"], "films: -1 is not allowed; it must be at least 0 and at most 1000"),
+        (["--films", "3"], "films: nothing is filmed without --video"),
+        (["--frames", "50"], "frames: nothing is filmed without --video or --dream"),
         (["--frames", "0"], "frames: 0 is not allowed; it must be at least 1 and at most 10000"),
     ],
 )

@@ -66,6 +66,13 @@ def test_nothing_later_is_drawn_or_written(study, capsys):
 
 
 @pytest.mark.parametrize("action", ["table", "figure", "report"])
+def test_env_steps_before_the_first_results_are_refused(study, action):
+    _, file, folder = study
+    with pytest.raises(ConfigError, match="until: 10 is not allowed; the first results are at 300 env steps"):
+        study_command([action, str(file), "--out", str(folder), "--until", "10"])
+
+
+@pytest.mark.parametrize("action", ["table", "figure", "report"])
 def test_no_env_steps_at_all_are_refused(study, action):
     _, file, folder = study
     with pytest.raises(ConfigError, match="until: 0 is not allowed; it must be positive"):
