@@ -290,10 +290,12 @@ def _accepts_duration(members: Sequence[Member], yes: bool) -> bool:
 
     if jax.default_backend() != "cpu":
         return True
-    from gpld.training import duration
+    from gpld.training import duration, evaluation
 
-    seconds = duration.expected_seconds(members)
-    for line in duration.duration_lines(seconds, members[0].config.task):
+    seconds, config = duration.expected_seconds(members), members[0].config
+    if seconds >= duration.SHORT and ":" in config.task:
+        evaluation.make_env(config, 1).close()  # a task that cannot be found is told before anything else
+    for line in duration.duration_lines(seconds, config):
         print(line, flush=True)
     if seconds <= duration.LONG or yes or not sys.stdin.isatty():
         return True

@@ -39,7 +39,8 @@ LARGEST_TEXT = 2**20
 """Bytes of the largest JSON in an agent file."""
 
 _NAME = re.compile(r"[\w.-]+@[a-z][\w-]*")
-_URL = re.compile(r"((?:https?|file)://[^#]+)(?:#sha256=([0-9a-f]{64}))?", re.IGNORECASE)
+_URL = re.compile(r"((?:https?|file)://[^#]+)(#.*)?", re.IGNORECASE)
+_CHECKSUM = re.compile(r"#sha256=([0-9a-f]{64})", re.IGNORECASE)
 
 
 class Remote(NamedTuple):
@@ -62,10 +63,11 @@ def locate(run: str | Path) -> Path:
     """
     text = str(run)
     if found := _URL.fullmatch(text):
-        url, sha256 = found.groups()
+        url, checksum = found.groups()
+        sha256 = _CHECKSUM.fullmatch(checksum or "")
         if sha256 is None:
             raise ConfigError(f"run: {text} needs a checksum: URL#sha256= and 64 hexadecimal digits")
-        return download(Remote(url, sha256.lower()))
+        return download(Remote(url, sha256[1].lower()))
     path = Path(run)
     if path.exists() or not _NAME.fullmatch(text):
         return path

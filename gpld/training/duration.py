@@ -17,8 +17,10 @@ SHORT = 600.0
 """Seconds below which nothing needs to be said."""
 LONG = 24 * 3600.0
 """Seconds from which a run on a CPU is hopeless for most."""
-SHARE = 0.25
-"""Of the speed of one large product, what an update reaches: 0.12 with nano and 0.27 with 1m on two cores."""
+SHARE, SMALL_SHARE = 0.25, 0.12
+"""Of the speed of one large product, what an update reaches on two cores: with 1m and more, and with nano."""
+SMALL = 1e10
+"""Operations of an update that lie between those of nano and of 1m."""
 SMALL_ENV_STEPS = 26_000
 """Length of the run that is suggested instead."""
 
@@ -29,29 +31,32 @@ def expected_seconds(members: Sequence[Member]) -> float:
     From the arithmetic of an update and the speed of one product on this machine; acting, evaluations and
     convolutions come on top.
     """
-    operations = sum(map(_operations_left, programs(members)))
-    return operations / (SHARE * product_rate()) if operations else 0.0
+    products = sum(map(_products_left, programs(members)))
+    return products / product_rate() if products else 0.0
 
 
-def _operations_left(members: Sequence[Member]) -> float:
-    """Of runs that one program trains."""
+def _products_left(members: Sequence[Member]) -> float:
+    """Operations of large products that take as long as what is left of runs that one program trains."""
     config, left = members[0].config, 0
     for member in members:
         done = newest(member) // config.env.action_repeat
         left += max(0, config.updates_at(member.config.agent_steps) - config.updates_at(done))
-    return left * update_flops(config) if left else 0.0
+    if not left:
+        return 0.0
+    operations = update_flops(config)
+    return left * operations / (SHARE if operations > SMALL else SMALL_SHARE)
 
 
-def duration_lines(seconds: float, task: str) -> list[str]:
+def duration_lines(seconds: float, config: Config) -> list[str]:
     """Lines about an expected time: nothing if it is short, and what to type instead if it is hopeless."""
     if seconds < SHORT:
         return []
     lines = [f"expected time: about {in_words(seconds)} on this CPU"]
     if seconds > LONG:
-        small = f"gpld train {task} --preset nano --env-steps {SMALL_ENV_STEPS}"
+        images = " --env.pixels" * config.env.pixels
         lines += [
-            "that is too long for most purposes; a GPU takes hours, and a small agent minutes:",
-            f"    {small}",
+            "that is too long for most purposes; a GPU takes hours, a small agent minutes, from images hours:",
+            f"    gpld train {config.task}{images} --preset nano --env-steps {SMALL_ENV_STEPS}",
         ]
     return lines
 

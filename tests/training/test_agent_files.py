@@ -137,8 +137,9 @@ def test_a_wrong_checksum_is_refused_and_leaves_nothing(packed, cache):
 
 def test_a_url_needs_a_checksum_and_a_size_is_kept(packed, cache):
     path, sha256 = packed
-    with pytest.raises(ConfigError, match="needs a checksum"):
-        agent_files.locate(path.as_uri())
+    for wrong in ("", "#sha256=00", f"#{sha256}"):
+        with pytest.raises(ConfigError, match="needs a checksum"):
+            agent_files.locate(path.as_uri() + wrong)
     with pytest.raises(ConfigError, match="larger than the 1,000 bytes"):
         agent_files.download(agent_files.Remote(path.as_uri(), sha256, 1000))
     assert [file for file in cache.rglob("*") if file.is_file()] == []

@@ -4,7 +4,7 @@ import jax
 import pytest
 
 from gpld import cli
-from gpld.config import Config, with_presets
+from gpld.config import Config, ConfigError, with_presets
 from gpld.population import Member
 from gpld.training import _groups, duration
 
@@ -31,11 +31,23 @@ def test_words(seconds, words):
 
 
 def test_short_runs_are_not_announced_and_hopeless_ones_have_an_alternative():
-    assert duration.duration_lines(599.0, "walker-walk") == []
-    assert duration.duration_lines(7200.0, "walker-walk") == ["expected time: about 2 hours on this CPU"]
-    lines = duration.duration_lines(2e6, "walker-walk")
+    config = Config("walker-walk")
+    assert duration.duration_lines(599.0, config) == []
+    assert duration.duration_lines(7200.0, config) == ["expected time: about 2 hours on this CPU"]
+    lines = duration.duration_lines(2e6, config)
     assert lines[0] == "expected time: about 23 days on this CPU"
     assert lines[-1].strip() == "gpld train walker-walk --preset nano --env-steps 26000"
+    *_, small = duration.duration_lines(2e6, with_presets(config, ["pixels"]))
+    assert small.strip() == "gpld train walker-walk --env.pixels --preset nano --env-steps 26000"
+
+
+def test_small_agents_use_less_of_a_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr(duration, "product_rate", lambda: 1e11)
+    for preset, share in (("nano", 0.12), ("1m", 0.25)):
+        config = with_presets(Config("walker-walk"), [preset])
+        updates = config.updates_at(config.agent_steps)
+        expected = updates * duration.update_flops(config) / (share * 1e11)
+        assert duration.expected_seconds([Member(config, tmp_path)]) == pytest.approx(expected)
 
 
 def test_what_is_done_does_not_count(monkeypatch, tmp_path):
@@ -53,6 +65,14 @@ def test_what_is_done_does_not_count(monkeypatch, tmp_path):
 def test_a_product_is_timed():
     assert 1e8 < duration.product_rate(64, 2) < 1e15
     assert jax.default_backend() == "cpu"
+
+
+@pytest.mark.parametrize("task", ["gym:Pendulm-v1", "jax:gpld.envs:CartPol"])
+def test_a_task_that_cannot_be_found_is_told_before_its_time(monkeypatch, capsys, tmp_path, task):
+    monkeypatch.setattr(duration, "product_rate", lambda: 1e11)
+    with pytest.raises(ConfigError, match=r"Pendulm|CartPol"):
+        cli._accepts_duration([Member(Config(task), tmp_path)], False)
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
