@@ -55,7 +55,7 @@ def duration_lines(seconds: float, config: Config) -> list[str]:
     if seconds > LONG:
         images = " --env.pixels" * config.env.pixels
         lines += [
-            "that is too long for most purposes; a GPU takes hours, a small agent minutes, from images hours:",
+            "that is too long for most purposes; a GPU takes hours, a small agent minutes (images: hours):",
             f"    gpld train {config.task}{images} --preset nano --env-steps {SMALL_ENV_STEPS}",
         ]
     return lines
