@@ -17,19 +17,29 @@ OTHER_NAMES = {
 """Names of options in other programs, and here."""
 
 
+LISTS = ("halve_at", "sweep_at")
+"""Options of commands that take several whole numbers."""
+
+
 def normalize(arguments: Sequence[str]) -> list[str]:
     """Arguments with integers written out: `--env-steps 1e6`. Other programs' names are refused."""
     integers = {name for name, value in flat(Config("")).items() if type(value) is int}
     normalized: list[str] = []
+    option = ""  # whose value comes next
     for argument in arguments:
         name, equals, value = argument.partition("=")
         if name in OTHER_NAMES:
             raise ConfigError(f"{name}: there is no such option; here it is called {OTHER_NAMES[name]}")
         if not equals:
-            name, value = (normalized[-1] if normalized else ""), argument
-        if name.removeprefix("--").replace("-", "_") in integers:
+            name, value = option, argument
+        known = name.removeprefix("--").replace("-", "_")
+        if known in integers or known in LISTS:
             value = _write_out(value)
         normalized.append(f"{name}={value}" if equals else value)
+        if argument.startswith("--"):
+            option = "" if equals else argument
+        elif known not in LISTS:
+            option = ""
     return normalized
 
 

@@ -47,11 +47,13 @@ def run(
 
 
 def _opened(sweep: Sweep, out: Path) -> Sweep:
-    """The sweep with what was decided in its folder before. Values and seeds may have been added."""
+    """The sweep with what was decided in its folder before; it may have grown, unless it is halved."""
     before = read(out)
     if before is not None:
         if not _continues(sweep, before):
-            raise ConfigError(f"out: {out} holds another sweep; name another folder")
+            halved = bool(sweep.halve_at or before.halve_at)
+            more = "; values and seeds may be added unless it is halved" if halved else ""
+            raise ConfigError(f"out: {out} holds another sweep; name another folder{more}")
         sweep = replace(sweep, halved=before.halved, stopped=before.stopped)
     write(sweep, out)
     return sweep

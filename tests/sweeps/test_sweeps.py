@@ -91,6 +91,16 @@ def test_values_may_be_added_and_nothing_else_changed(straight, tmp_path, monkey
     (out / SWEEP).write_bytes(before)
 
 
+def test_nothing_may_be_added_to_a_sweep_that_is_halved(tmp_path):
+    definition.write(Sweep(TRACES, (0, 1), (400,)), tmp_path)
+    more = {"agent.behavior.trace": [0.95, 0.5, 0.7]}
+    message = "another sweep; name another folder; values and seeds may be added unless it is halved$"
+    for other in (Sweep(more, (0, 1), (400,)), Sweep(TRACES, (0, 1, 2), (400,)), Sweep(TRACES, (0, 1))):
+        with pytest.raises(ConfigError, match=message):
+            run(pole(), other, tmp_path, task=Pole)
+    assert definition.read(tmp_path) == Sweep(TRACES, (0, 1), (400,))
+
+
 # Programs and halving
 
 
@@ -384,6 +394,14 @@ def test_the_command_trains_compares_and_says_where(tmp_path, capsys):
 def test_mistakes_are_refused_before_anything_is_loaded(capsys, words, message):
     assert cli.main(["train", *LINE, *words.split()]) == 2
     assert capsys.readouterr().err.startswith(f"gpld train: {message}")
+
+
+def test_whole_numbers_of_a_list_may_be_written_with_an_exponent():
+    words = ["--sweep", "agent.loss.dyn=1,2", "--halve-at", "4e2", "6e2", "--sweep_at=4e2"]
+    options = cli.parse_train([*LINE, *words])
+    assert (options.halve_at, options.sweep_at) == ((400, 600), (400,))
+    options = cli.parse_train([*LINE, *words[:-1], "--sweep-at", "500", "8e2", "--eval.every=2e2"])
+    assert (options.sweep_at, options.eval.every) == ((500, 800), 200)
 
 
 def test_settings_are_validated_and_not_what_they_share():
