@@ -65,13 +65,22 @@ def registered(name: str, render: bool = False, kwargs: Mapping[str, Any] | None
         raise ConfigError(f"task 'gym:{name}' is not known: {error}{hint}") from None
     make = partial(gymnasium.make, own_name, disable_env_checker=True, **(kwargs or {}))
 
+    def make_own() -> gymnasium.Env:
+        try:
+            return make()
+        except TypeError as error:
+            if not kwargs:
+                raise
+            named = ", ".join(kwargs)
+            raise ConfigError(f"env.kwargs: gym:{name} cannot be made with {named}: {error}") from error
+
     def make_rendering() -> gymnasium.Env:
         try:
             return make(render_mode="rgb_array")
         except TypeError as error:  # it has no such argument
             raise RenderingError(f"{NOT_RENDERED} (it takes no render_mode)") from error
 
-    return make_rendering if render else make
+    return make_rendering if render else make_own
 
 
 def is_image(box: Space) -> bool:

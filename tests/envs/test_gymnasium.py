@@ -168,6 +168,10 @@ def test_arguments_of_an_environment():
         assert env.step(np.eye(2)[[0]]).reward.tolist() == [0.0]
     with pytest.raises(EnvironmentFailure, match=r"unexpected keyword argument 'gravitas'"):
         make("gym:CartPole-v1", count=1, seed=0, kwargs={"gravitas": 3})
+    with pytest.raises(
+        ConfigError, match=r"env\.kwargs: gym:CartPole-v1 cannot be made with gravitas: .*argument"
+    ):
+        make("gym:CartPole-v1", count=1, seed=0, kwargs={"gravitas": "{{}}"}, check=False)
     for name in ("id", "disable_env_checker"):
         message = f"env.kwargs: {name!r} is not allowed; it must be an argument of gym:CartPole-v1 itself"
         with pytest.raises(ConfigError, match=re.escape(message)):
