@@ -320,9 +320,7 @@ def parse_train(arguments: Sequence[str]) -> TrainOptions:
     """The options in the arguments of `gpld train`, those of all its runs validated."""
     what = "\n".join([str(train.__doc__), *_listed("Methods", METHODS)])
     options = _parse_run(TrainOptions, "train", what, arguments)
-    if (
-        not options.sweep
-    ):  # its settings are validated instead: what they share need not be allowed without them
+    if not options.sweep:  # whose settings are validated: what they share may need what is swept
         validate(options.config)
     check_numbers(options, "devices")
     _refuse_nothing(arguments)

@@ -73,6 +73,11 @@ def members(config: Config, sweep: Sweep, out: Path) -> dict[str, list[Member]]:
         raise ConfigError("eval.every: 0 is not allowed in a sweep, which compares evaluations")
     for name, end in (("halve_at", config.env_steps - 1), ("sweep_at", config.env_steps)):
         steps = getattr(sweep, name)
+        if steps and first > end:
+            raise ConfigError(
+                f"{name}: {steps!r} is not allowed: no evaluation is due before {first} env steps, and these "
+                f"runs have {config.env_steps}; a smaller eval.every makes them earlier"
+            )
         if list(steps) != sorted({*steps}) or any(not first <= step <= end for step in steps):
             where = f"from {first}, where all have been evaluated, to {end}"
             raise ConfigError(f"{name}: {steps!r} is not allowed; it must be increasing env steps {where}")

@@ -377,6 +377,10 @@ def test_the_command_trains_compares_and_says_where(tmp_path, capsys):
         ),
         ("--sweep agent.loss.dyn=1,2 --sweep-at 600 400", "sweep_at: (600, 400) is not allowed; it must be"),
         (
+            "--sweep agent.loss.dyn=1,2 --halve-at 400 --eval.every 2000",
+            "halve_at: (400,) is not allowed: no evaluation is due before 4000 env steps, and these runs",
+        ),
+        (
             "--sweep task=walker-run agent.loss.dyn=1,2",
             "sweep: task: cartpole-balance is named first, and must be among the values",
         ),
