@@ -19,6 +19,7 @@ from gymnasium.spaces import Box, Dict
 from gpld import config as options, population
 from gpld.config import Config
 from gpld.population import Member
+from gpld.training import saved
 from gpld.training._groups import RunGroup
 from gpld.training.loop import Training
 
@@ -103,6 +104,8 @@ def opened(config: Config, folder: Path, task: Callable[[], Any] | None = None) 
     member = Member(config, folder)
     fresh = newest_checkpoint(folder) < 0
     with Training(RunGroup([member], fresh, config.replay.storage), config, task=task) as training:
+        if fresh:
+            options.save(config, folder / saved.CONFIG)
         yield training
 
 
