@@ -58,6 +58,8 @@ T = TypeVar("T")
 
 AHEAD = 16
 """Iterations that may be handed to the device before the host looks at the first of them."""
+CHECKED = 100
+"""Updates after which it is asked whether they are skipped, also where lines of metrics are rarer."""
 
 
 class TrainingStopped(RuntimeError):  # noqa: N818
@@ -328,8 +330,10 @@ class Training:
         if not self.state.replay.host:
             self._send()
 
-        if due and _crossed(config.log.every, self.updates - due, self.updates):
+        if _crossed(config.log.every, self.updates - due, self.updates):
             self._log()
+        elif self.reached() or _crossed(CHECKED, self.updates - due, self.updates):
+            self._check_skipped()
         if not self._evaluator.busy:
             self.end_evaluation()
         if self._evaluates(self.agent_steps):
@@ -430,9 +434,7 @@ class Training:
     def _log(self) -> None:
         """A line of metrics for each run: means over the updates since the last one."""
         self._look()
-        sums, skipped, in_row = jax.device_get(
-            (self.state.sums, self.state.agent.skipped, self.state.agent.skipped_in_row)
-        )
+        sums, skipped = jax.device_get((self.state.sums, self.state.agent.skipped))
         count = self.updates - int(self.episodes.since[0])
         values = []
         for run, member in enumerate(self.members):
@@ -442,6 +444,11 @@ class Training:
         self._show(values)
         self.episodes = self.episodes.reset(self.updates)
         self.state = self.state._replace(sums=jax.tree.map(jnp.zeros_like, self.state.sums))
+        self._check_skipped()
+
+    def _check_skipped(self) -> None:
+        """Stop if a run skips its updates. This waits for the device, as a line of metrics does."""
+        in_row = jax.device_get(self.state.agent.skipped_in_row)
         worst = int(np.argmax(in_row[: len(self.members)]))
         if in_row[worst] >= self.config.max_skipped:
             self._stop(

@@ -589,6 +589,28 @@ def test_too_many_skipped_updates_stop_the_run(tmp_path):
     assert all(np.isfinite(kept[path]).all() for path in trained)
 
 
+@pytest.mark.parametrize(("env_steps", "skipped"), [(4000, 100), (400, 25)], ids=["long", "short"])
+def test_skipped_updates_stop_a_run_that_logs_rarely_or_ends_soon(tmp_path, env_steps, skipped):
+    """Every 100 updates, and at the end of a run that has fewer, before it is evaluated."""
+    rare = {"log": {"every": 10**6}, "eval": {"every": 10**6}}
+    config = pole(agent={"behavior": {"entropy": 3e38}}, max_skipped=15, env_steps=env_steps, **rare)
+    assert config.updates_at(config.agent_steps) >= skipped
+    with pytest.raises(TrainingStopped, match=rf"^{skipped} updates in a row were skipped"):
+        train(config, tmp_path, task=Pole)
+    assert newest_checkpoint(tmp_path) == -1
+    assert lines(tmp_path) == []
+
+
+def test_skipped_updates_are_not_asked_for_after_every_one(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(loop.Training, "_check_skipped", lambda run: asked.append(run.updates))
+    config = pole(log={"every": 40}, env_steps=1400)
+    train(config, tmp_path, task=Pole)
+    last = config.updates_at(config.agent_steps)
+    assert 100 < last < 120
+    assert asked == [40, 80, 100, last]
+
+
 def test_a_policy_that_is_not_finite_stops_the_run(tmp_path):
     with opened(pole(), tmp_path, Pole) as run:
         run.advance()
