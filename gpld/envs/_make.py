@@ -9,7 +9,6 @@ from typing import Any, Literal
 from gpld.config import ConfigError, check_backend
 from gpld.envs._base import (
     EnvironmentFailure,
-    MakeStream,
     RenderingError,
     Stream,
     VectorEnv,
@@ -92,18 +91,23 @@ def make(
         factory = registered(task.removeprefix("gym:"), render, kwargs) if isinstance(task, str) else task
         if check:
             _check_env(factory, timeout)
-        return SerialEnv(_of_factory(factory, seeds), action_repeat=action_repeat, **watch)
+        return _of_factory(factory, seeds, str(task), action_repeat=action_repeat, **watch)
     workers = min(count, processes or (own_cores if pixels else 1))
     return _suite(str(task), seeds, action_repeat, render, pixels, workers, hosts, **watch)
 
 
-def _of_factory(factory: Factory, seeds: Callable[..., int]) -> MakeStream:
-    """Streams of a Gymnasium environment, whose every episode has its own seed."""
+def _of_factory(factory: Factory, seeds: Callable[..., int], name: str, **watch: Any) -> VectorEnv:
+    """A Gymnasium environment, whose every episode has its own seed, or why there is none."""
 
     def make_stream(index: int, restart: int) -> Stream:
         return GymnasiumStream(factory, lambda episode: seeds(index, restart=restart, episode=episode))
 
-    return make_stream
+    try:
+        return SerialEnv(make_stream, **watch)
+    except (ConfigError, EnvironmentFailure):
+        raise
+    except Exception as error:  # of whatever kind: what its constructor does is its own affair
+        raise EnvironmentFailure(f"{name} cannot be made here: {type(error).__name__}: {error}") from error
 
 
 def _suite(

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Iterable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ class _StreamStep(NamedTuple):
 class _StreamFailure(NamedTuple):
     reason: str
     error: BaseException | None = None
+    stream: Stream | None = None
+    """What is to be closed; one that hangs is left alone."""
 
     @property
     def counts(self) -> bool:
@@ -62,9 +65,10 @@ class SerialEnv(VectorEnv):
     """Python environments behind the vector interface.
 
     An environment that raises, gives something that is not a number, or does not return within `timeout`
-    seconds is discarded. Its episode ends there, marked `is_last` and not `is_terminal`, with the last good
-    observation and reward 0; the stream continues in a new instance with a new seed. After `restart_limit`
-    such faults the next one is an `EnvironmentFailure`.
+    seconds is discarded; it is closed before another takes its place, unless it hangs. Its episode ends
+    there, marked `is_last` and not `is_terminal`, with the last good observation and reward 0; the stream
+    continues in a new instance with a new seed. After `restart_limit` such faults the next one is an
+    `EnvironmentFailure`.
 
     With `hosts`, `make_stream` must put stream i into host i modulo their count, and one worker a host steps
     its streams. If a host ends, or is ended because a stream hangs, all its streams are restarted, and count
@@ -85,7 +89,10 @@ class SerialEnv(VectorEnv):
         pickles: bool = False,
     ):
         self._make_stream, self._hosts, self._keep_hosts = make_stream, hosts, keep_hosts
-        self._streams: list[Stream | None] = [make_stream(i, 0) for i in range(count)]
+        self._streams: list[Stream | None] = []
+        self._discarded: dict[int, Stream] = {}
+        """Broken streams that are closed before others take their places."""
+        self._make_all(count)
         super().__init__(self._streams[0].spaces, count, workers=max(1, len(hosts)))  # type: ignore[union-attr]
         self._repeat, self._timeout, self._restart_limit = action_repeat, timeout, restart_limit
         self._pickles = pickles
@@ -95,6 +102,16 @@ class SerialEnv(VectorEnv):
         """Faults that count towards the limit."""
         self._steps, self._reported = 0, False
         self._last = {k: np.zeros((count, *shape), self.spaces.dtype(k)) for k, shape in self.spaces.obs}
+
+    def _make_all(self, count: int) -> None:
+        """Make the first streams; if one cannot be made, close those before it."""
+        try:
+            for i in range(count):
+                self._streams.append(self._make_stream(i, 0))
+        except BaseException:
+            for stream in self._streams:
+                _close(stream)
+            raise
 
     def save(self) -> bytes:
         """The state of every stream."""
@@ -125,6 +142,8 @@ class SerialEnv(VectorEnv):
         self._check_count(len(pending))
         self._broken, self._steps, self._last = found["broken"], found["steps"], found["last"]
         for i in np.flatnonzero(restarts != self._restarts).tolist():
+            self._discard(i, self._streams[i])
+            wait([self._worker_of(i).submit(self._close_discarded, i)], self._timeout)
             self._streams[i] = None if streams[i] is None else self._make_stream(i, int(restarts[i]))
         self._pending, self._restarts = pending, restarts
         failed = [
@@ -148,14 +167,16 @@ class SerialEnv(VectorEnv):
         engine = self._streams[stream]
         if engine is None:
             raise RuntimeError(f"stream {stream} is being restarted and has no picture before its next step")
-        return self._workers[stream % len(self._workers)].submit(engine.render, height, width).result()
+        return self._worker_of(stream).submit(engine.render, height, width).result()
+
+    def _worker_of(self, stream: int) -> Worker:
+        return self._workers[stream % len(self._workers)]
 
     def _free(self) -> None:
         for host in () if self._keep_hosts else self._hosts:
             host.end()
-        for stream in self._streams:
-            if stream is not None:
-                stream.close()
+        for stream in (*self._discarded.values(), *self._streams):
+            _close(stream)
 
     def _begin(self, action: np.ndarray) -> list[_Pass]:
         return self._sweep(action, range(self.count))
@@ -221,17 +242,30 @@ class SerialEnv(VectorEnv):
 
     def _run(self, sweep: _Pass) -> None:
         for i in sweep.streams:
+            stream = self._streams[i]
+            self._close_discarded(i)
+            if sweep.abandoned:
+                return
             try:
-                result = self._advance(i, sweep.action[i])
+                stream = stream or self._make_stream(i, int(self._restarts[i]))
+                result = self._advance(i, stream, sweep.action[i])
             except BaseException as error:  # one that calls sys.exit does not end the run
-                result = _StreamFailure(f"{type(error).__name__}: {error}", error)
+                result = _StreamFailure(f"{type(error).__name__}: {error}", error, stream)
             if sweep.abandoned:
                 return
             sweep.results.append(result)
 
-    def _advance(self, i: int, action: np.ndarray) -> _StreamStep:
+    def _discard(self, i: int, stream: Stream | None) -> None:
+        """Let go of a stream. Its worker closes it, and then makes another: there a hang is noticed."""
+        self._streams[i] = None
+        if stream is not None:
+            self._discarded[i] = stream
+
+    def _close_discarded(self, i: int) -> None:
+        _close(self._discarded.pop(i, None))
+
+    def _advance(self, i: int, stream: Stream, action: np.ndarray) -> _StreamStep:
         """One agent step of one stream: rewards summed over the repeats, up to the episode's end."""
-        stream = self._streams[i] or self._make_stream(i, int(self._restarts[i]))
         if self._pending[i]:
             return _StreamStep(stream, self._checked(stream.reset()), 0.0, False, False)
         total = 0.0
@@ -258,7 +292,7 @@ class SerialEnv(VectorEnv):
     def _restart(self, i: int, action: np.ndarray, broken: _StreamFailure) -> None:
         fault = Fault(i, self._steps, tuple(action.tolist()), broken.reason)
         self.faults.append(fault)
-        self._streams[i] = None  # the worker makes a new one, where a hang is noticed too
+        self._discard(i, broken.stream)
         self._restarts[i] += 1
         self._broken += broken.counts
         if isinstance(broken.error, RenderingError):  # a new instance would draw no better
@@ -270,3 +304,10 @@ class SerialEnv(VectorEnv):
             ) from broken.error
         log.warning("environment restarted: %s", fault)
         log.debug("what it raised:", exc_info=broken.error)
+
+
+def _close(stream: Stream | None) -> None:
+    """Close a stream that is not needed any more; what that raises matters to nobody."""
+    with suppress(BaseException):  # also what calls sys.exit
+        if stream is not None:
+            stream.close()

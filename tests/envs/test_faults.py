@@ -128,6 +128,96 @@ def test_a_wrong_reward_or_shape_is_a_fault():
             run(env, actions(env, 2))
 
 
+def noting(kind: type[Raises], sound_from: int = 1) -> type[Raises]:
+    """A kind of environment that knows which of its instances are open, and how many were at once."""
+
+    class Noting(kind):
+        made, opened, most = 0, set(), 0
+
+        def __init__(self):
+            super().__init__()
+            self.opened.add(self.number)
+            Noting.most = max(Noting.most, len(self.opened))
+
+        def close(self):
+            self.opened.discard(self.number)
+            if self.number == 0:
+                raise RuntimeError("it does not close either")
+
+    Noting.sound_from = sound_from
+    return Noting
+
+
+@pytest.mark.parametrize(
+    ("kind", "sound_from", "left"),
+    [(Raises, 1, {1, 2}), (GivesNaN, 1, {1, 2}), (FailsToStart, 3, {3, 4}), (Hangs, 1, {0, 1, 2})],
+)
+def test_what_breaks_is_closed_before_another_takes_its_place(kind, sound_from, left):
+    """Also one that nobody had yet; but what hangs is left alone."""
+    noted = noting(kind, sound_from)
+    with make(noted, count=2, seed=0, action_repeat=1, check=False, timeout=1.0) as env:
+        run(env, actions(env, 8))
+        assert noted.opened == left
+        assert noted.most == len(left)
+    assert noted.opened == left & {0}
+
+
+def test_what_broke_last_is_closed_with_the_rest():
+    noted = noting(Raises)
+    with make(noted, count=2, seed=0, action_repeat=1, check=False, restart_limit=0) as env:
+        with pytest.raises(EnvironmentFailure, match="the belt slipped"):
+            run(env, actions(env, 8))
+        assert noted.opened == {0, 1}
+    assert noted.opened == set()
+
+
+def test_what_does_not_close_in_time_is_a_fault_of_its_own_stream():
+    class Stays(Raises):
+        made, sound_from = 1, 3  # of the numbers 1 and 2, the second stream's breaks
+
+        def broken(self):
+            return super().broken() and self.number == 2
+
+        def close(self):
+            time.sleep(3.0 if self.broken() else 0.0)
+
+    with make(Stays, count=2, seed=0, action_repeat=1, check=False, timeout=0.5) as env:
+        steps = run(env, actions(env, 7))
+        assert [(fault.stream, fault.reason) for fault in env.faults] == [
+            (1, "RuntimeError: the belt slipped"),
+            (1, "no answer within 0.5 s"),
+        ]
+        assert [step.is_first.tolist() for step in steps[4:]] == [
+            [False, False],
+            [False, True],
+            [False, False],
+        ]
+
+
+def test_what_a_saved_state_replaces_is_closed():
+    with broken(Raises) as env:
+        run(env, actions(env, 6))
+        state = env.save()
+    noted = noting(Raises)
+    with make(noted, count=2, seed=0, action_repeat=1, check=False) as again:
+        assert again.restore(state) == []
+        assert noted.opened == {1, 2}
+        assert noted.most == 2
+    assert noted.opened == set()
+
+
+def test_what_was_made_is_closed_if_the_next_cannot_be():
+    class Scarce(noting(Raises)):
+        def __init__(self):
+            super().__init__()
+            if self.number == 2:
+                raise OSError("no licence is left")
+
+    with pytest.raises(EnvironmentFailure, match="cannot be made here: OSError: no licence is left"):
+        make(Scarce, count=4, seed=0, check=False)
+    assert Scarce.opened == {2}  # it was never anybody's
+
+
 def test_dm_control_is_watched_too():
     with make("walker-walk", count=2, seed=0, backend="dm_control") as env:
         sequence = actions(env, 4)

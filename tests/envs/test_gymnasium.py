@@ -107,7 +107,7 @@ def test_an_environment_with_an_unusable_space_is_refused_in_words():
         EnvironmentFailure, match=r"error in observation: its space is Text\(.*; supported are"
     ):
         make(Speaks, count=1, seed=0)
-    with pytest.raises(ValueError, match=r"error in observation: its space is Text"):
+    with pytest.raises(EnvironmentFailure, match=r"error in observation: its space is Text"):
         make(Speaks, count=1, seed=0, check=False)
 
 
