@@ -272,20 +272,32 @@ def _act(
 
 
 def random_return(config: Config, episodes: int = 30) -> float | None:
-    """Mean return of uniformly random actions, or None if the environment fails."""
-    rng = np.random.default_rng(config.seed)
+    """Mean return of uniformly random actions, or None if the environment fails.
+
+    So many are played side by side as in the run's evaluations: more might not fit on this machine.
+    """
+    rng, returns = np.random.default_rng(config.seed), []
     try:
-        with make_env(config, episodes, number=0) as env:
-            returns, done = np.zeros(episodes), np.zeros(episodes, bool)
-            for _ in range(config.eval.limit):
-                step = env.step(_random_actions(env, rng))
-                returns += np.where(done, 0.0, step.reward)
-                done |= step.is_last
-                if done.all():
-                    break
-    except EnvironmentFailure:
+        with make_env(config, min(episodes, config.eval.episodes), number=0) as env:
+            while len(returns) < episodes:
+                returns += _random_returns(env, rng, config.eval.limit)
+    except EnvironmentFailure as reason:
+        log.warning("the return of a random policy is not known: %s", reason)
         return None
-    return float(returns.mean())
+    return float(np.mean(returns[:episodes]))
+
+
+def _random_returns(env: VectorEnv, rng: np.random.Generator, limit: int) -> list[float]:
+    """Returns of a new episode of every stream, up to `limit` agent steps."""
+    env.reset()
+    returns, done = np.zeros(env.count), np.zeros(env.count, bool)
+    for _ in range(limit):
+        step = env.step(_random_actions(env, rng))
+        returns += np.where(done, 0.0, step.reward)
+        done |= step.is_last
+        if done.all():
+            break
+    return returns.tolist()
 
 
 def _random_actions(env: VectorEnv, rng: np.random.Generator) -> np.ndarray:

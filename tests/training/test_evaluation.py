@@ -32,11 +32,33 @@ class Rewarder(gymnasium.Env):
         return np.zeros(2, np.float32), reward, False, self.time == 10, {}
 
 
+class Scarce(Rewarder):
+    """There are licences for three."""
+
+    opened, most, episodes = 0, 0, 0
+
+    def __init__(self):
+        super().__init__()
+        if Scarce.opened == 3:
+            raise OSError("no licence is left")
+        Scarce.opened += 1
+        Scarce.most = max(Scarce.most, Scarce.opened)
+
+    def reset(self, **options):
+        Scarce.episodes += 1
+        return super().reset(**options)
+
+    def close(self):
+        Scarce.opened -= 1
+
+
 @pytest.fixture(scope="module", autouse=True)
 def registered():
     names = {"GpldRewarder-v0": {}, "GpldChoice-v0": {"choices": 4}, "GpldBroken-v0": {"breaks": True}}
     for name, options in names.items():
         gymnasium.register(name, Rewarder, kwargs=options)
+    names["GpldScarce-v0"] = {}
+    gymnasium.register("GpldScarce-v0", Scarce)
     yield
     for name in names:
         del gymnasium.registry[name]
@@ -60,5 +82,16 @@ def test_an_episode_of_a_random_policy_that_never_ends_is_ended():
     assert abs(random_return(config, 5)) <= 3 * 2
 
 
-def test_an_environment_that_fails_has_no_random_return():
+def test_an_environment_that_fails_has_no_random_return(caplog):
     assert random_return(tiny("gym:GpldBroken-v0", env={"restarts": 0}), 1) is None
+    assert "the return of a random policy is not known: environment failed 1 times" in caplog.text
+
+
+def test_no_more_environments_are_open_at_once_than_evaluations_have():
+    config = tiny("gym:GpldScarce-v0", eval={"episodes": 3})
+    returns = random_return(config, 7)
+    assert (Scarce.opened, Scarce.most, Scarce.episodes) == (0, 3, 9)
+    assert returns == random_return(config, 7)
+    assert random_return(config, 2) != returns
+    assert random_return(tiny("gym:GpldScarce-v0", eval={"episodes": 4}), 7) is None
+    assert Scarce.opened == 0
