@@ -47,7 +47,7 @@ NETWORK = "needs a network"
 
 LEFT_OUT = {
     r"make .+": "would set up .venv; `test_targets_of_make_exist` looks for the target",
-    r"\S*pip install .+": NETWORK,
+    r"(\S*pip|apt) install .+": NETWORK,
     r"python scripts/offline_bundle.py( --pixels)?": NETWORK,
     r"python -m tarfile .+|export .+": "are for what that packs; tests/envs/test_offline_bundle.py unpacks",
     r"pre-commit install": "is not installed with us, and changes the checkout",
