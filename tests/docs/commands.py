@@ -69,6 +69,7 @@ LEFT_OUT = {
     r"gpld train .+ --distributed .+": "needs two machines; tests/training/test_devices.py has two processes",
     r"gpld train (.+ )?--init-from .+": "needs a run of its sizes; tests/training/test_warm_start.py has one",
     r"python benchmarks/(update|learning|end_to_end|penalty|start|export)\.py .+": "takes long, or a GPU",
+    r"python scripts/recipe_screen\.py .+": "trains sixteen runs for an hour; tests/sweeps/test_screen.py",
     r"python benchmarks/(dreams|foundations/compare)\.py .+": "times kernels, which takes a GPU",
     r"python benchmarks/gpu_program\.py": "needs XLA's compiler for GPUs; tests/test_benchmarks.py",
     r"python benchmarks/physics\.py compare .+": "needs recordings; tests/test_benchmarks.py makes some",
