@@ -32,7 +32,9 @@ def kill_again_and_again(config, folder, kills, seed):
                 wait_for(lambda now=before, at=target: newest_checkpoint(folder) > max(now, at), process)
             if moment == "writing":
                 wait_for(lambda running=process: caught_writing(running, folder), process)
-            time.sleep(delay)
+            until = time.monotonic() + delay
+            while time.monotonic() < until and newest_checkpoint(folder) < 0.9 * config.env_steps:
+                time.sleep(0.005)  # a fast run may end before a start that is slow elsewhere
             ended = process.poll()
             process.kill()
         step, torn = newest_checkpoint(folder), helpers.being_written(folder)
