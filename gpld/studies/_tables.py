@@ -26,7 +26,7 @@ def export(study: Study, folder: Path, to: Path | None = None, *, commit: str = 
     """Add the results of the runs in a study's folder to its committed tables; the paths of these.
 
     `to` is the folder of the tables, results/NAME by default. `commit` is that of the code that made the
-    runs, if their provenance has none, or a wrong one.
+    runs, if their provenance has none, or a wrong one; runs that were taken from another study keep theirs.
     """
     to = to or Path(FOLDER) / study.name
     there = {run: _state.run_folder(folder, run) for run in plan(study).runs}
@@ -36,7 +36,11 @@ def export(study: Study, folder: Path, to: Path | None = None, *, commit: str = 
     tables = results.collect_tables(_as_json(study), folders)
     if commit:
         known = {"git": {"commit": commit, "dirty": False}}
-        runs = [replace(run, provenance={**run.provenance, **known}) for run in tables.runs]
+        own = {_key(run) for run in there if not _state.taken_from(folder, run)}
+        runs = [
+            replace(run, provenance={**run.provenance, **known}) if run.key in own else run
+            for run in tables.runs
+        ]
         tables = replace(tables, runs=tuple(runs))
     if (to / results.RUNS).exists():
         tables = results.merge(results.read_tables(to), tables)

@@ -43,6 +43,17 @@ def test_committed_results_are_those_of_the_runs(place):
     assert scores.groupby("seed")["return"].mean().to_dict() == {3: 1123.0, 4: 1124.0}
 
 
+def test_a_commit_that_is_named_is_not_that_of_runs_of_another_study(place):
+    study = _study.get("small.toml")
+    first, *others = (run for run in plan(study).runs if run.task == "walker-walk")
+    taken = _state.run_folder(place / "elsewhere", first) / _state.TAKEN
+    taken.write_text(json.dumps({"study": "large", "run": first.name}))
+    _tables.export(study, place / "elsewhere", place / "again", commit="d" * 40)
+    made = {run.key: run.provenance for run in results.read_tables(place / "again").runs}
+    assert "d" * 40 not in json.dumps(made.pop((first.task, first.method, first.seed)))
+    assert [provenance["git"]["commit"] for provenance in made.values()] == ["d" * 40] * len(others)
+
+
 def test_they_are_shown_where_nothing_was_run(place, capsys):
     assert main(["study", "table", "small.toml", "--format", "csv"]) == 0
     shown = capsys.readouterr().out
