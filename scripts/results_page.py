@@ -7,12 +7,14 @@ Every number on the page, and whether it is called a gain or a loss, follows fro
 """
 
 import argparse
+import itertools
 import json
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -51,7 +53,7 @@ class Evidence:
         self.tables: Tables = results.read_tables(DATA.parent / name)
         with tempfile.TemporaryDirectory() as folder:
             studies.unpack_committed(self.study, Path(folder), DATA.parent / name)
-            self.rows = results.load(folder)
+            self.rows = _show.load(Path(folder), studies.read_plan(Path(folder)))
         self.env_steps = self.study.env_steps[-1]
         self.scores = statistics.final_scores(self.rows, self.env_steps)
         self.areas = statistics.area_scores(self.rows, self.env_steps)
@@ -306,9 +308,29 @@ def more(name: str) -> str:
             rows.append([f"{task}, {method}", f"{scores.mean():.0f}", each, f"{areas.mean():.0f}", *kl])
     header = ["", "score", "of each seed", "mean return while training"]
     header += [f"KL per step, {place}" for place in MAPS if smooth]
-    how = f"{found.study.purpose.strip()} After {found.env_steps:,} env steps; `gpld study report {name}` "
+    about = [found.study.purpose.strip(), f"Scores are after {found.env_steps:,} env steps."]
+    about += [*_seeds_of_all(found), f"`gpld study report {name}` shows the rest."]
     figure = f"![Returns over env steps]({FIGURES.name}/{name}-tasks.png)"
-    return "\n\n".join([" ".join((how + "shows the rest.").split()), figure, _table(header, rows)])
+    made = {str(run.provenance): _made(run.provenance) for run in found.tables.runs}
+    how = f"`gpld study run {name}`: {'; '.join(made.values())}."
+    return "\n\n".join([" ".join(" ".join(about).split()), figure, _table(header, rows), how])
+
+
+def _seeds_of_all(found: Evidence) -> list[str]:
+    """Scores with all seeds of the methods that have more in the study of the page."""
+    every, words = Evidence(), []
+    for task, method in itertools.product(found.tasks, found.study.methods):
+        some, scores = (x.values(x.scores, task, method) for x in (found, every))
+        if len(some) < len(scores):
+            words.append(f"{scores.mean():.0f} ({method})")
+    return [f"With all seeds of `{STUDY}` they are {' and '.join(words)}."] if words else []
+
+
+def _made(provenance: Mapping[str, Any]) -> str:
+    """When runs were made, on what, and of which code."""
+    versions, commit = provenance["packages"], provenance["git"]["commit"]
+    device = provenance["device"]["kind"]
+    return f"{provenance['date']}, {device}, jax {versions['jax']}, commit {commit[:7]}"
 
 
 def cost() -> str:
@@ -350,7 +372,6 @@ def _settings() -> list[str]:
     header = ["rho", "posterior", "prior", "the paper's time over DreamerV3's", "by products", "closed form"]
     header += ["the paper's extra s in 500k env steps", "by products", "closed form"]
     header += ["temporary MiB by products", "closed form", "kernels by products", "closed form"]
-    made = tables.runs[0].provenance
     words = (
         "The paper's table of run times, which it took with vector-Jacobian products. Here the same penalty "
         "is timed that way (`estimator = vjp`) and in the closed form that training uses, each setting in "
@@ -358,9 +379,8 @@ def _settings() -> list[str]:
         f"{baseline['temporary_mib']:.0f} MiB besides its states and {baseline['kernels']:.0f} kernels."
     )
     how = (
-        f"`gpld study run {COST}`, {made['date']}, {made['device']['kind']}, jax {made['packages']['jax']}, "
-        f"commit {made['git']['commit'][:7]}; means and standard deviations, here over rounds of "
-        f"{UPDATES} updates, in the paper over whole runs."
+        f"`gpld study run {COST}`, {_made(tables.runs[0].provenance)}; means and standard deviations, here "
+        f"over rounds of {UPDATES} updates, in the paper over whole runs."
     )
     return [words, _table(header, rows), how]
 
