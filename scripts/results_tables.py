@@ -164,6 +164,19 @@ def before_and_after() -> str:
     return table(header, rows, "update-c05b57f", "update-548d7e6")
 
 
+def triton_products() -> str:
+    """GPLD's update with and without the products that XLA writes in Triton."""
+    timed = read("triton-products")["rows"]
+    rows = []
+    for runs, title in ((1, "one run"), (8, "eight runs")):
+        own = sorted(
+            (row for row in timed if row["runs"] == runs), key=lambda row: not row["triton_products"]
+        )
+        rows.append([title, *(f"{row['ms']:.2f} ({row['least']:.2f} to {row['most']:.2f})" for row in own)])
+    header = ["GPLD, ms per update and run", "as XLA chooses", "without Triton's products"]
+    return table(header, rows, "triton-products")
+
+
 def foundations() -> str:
     """The fastest variant on each foundation, for eight runs and for one."""
     kinds = {
@@ -605,6 +618,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "updates": one_update,
     "phases": phases,
     "before and after": before_and_after,
+    "triton products": triton_products,
     "foundations": foundations,
     "dreams": dreams,
     "dream rewards": dream_rewards,
