@@ -1,0 +1,440 @@
+// What the persistent kernels stand on, on a GPU and, for tests, on a CPU.
+//
+// The CPU has the same warps, each a thread with one lane: so what is to happen between warps and between CTAs
+// happens there, too, barriers included. Only the product of two tiles, loads past a cache and the barriers
+// themselves are written twice.
+//
+// A group of CTAS thread blocks works on 16 rows of one run. Where a product's weights are read in every step,
+// a CTA keeps its share of them in shared memory, as far as there is room, and streams the rest.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "xla/ffi/api/ffi.h"
+
+#ifdef __CUDACC__
+#include <cooperative_groups.h>
+#include <cuda_bf16.h>
+#define GPU __device__ __forceinline__
+#else
+#include <memory>
+#include <thread>
+#include <vector>
+#define GPU inline
+#endif
+
+namespace ffi = xla::ffi;
+
+constexpr int ROWS = 16;  // as many as a matrix unit takes
+#ifdef __CUDACC__
+constexpr int LANES = 32;
+#else
+constexpr int LANES = 1;
+#endif
+constexpr int THREADS = WARPS * LANES;
+constexpr int COUNTER_BYTES = 128;  // the counter of a group's barrier has a line of its own
+
+constexpr int least(int a, int b) { return a < b ? a : b; }
+constexpr int most(int a, int b) { return a < b ? b : a; }
+constexpr int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
+
+// Numbers in memory: bfloat16, or float32 where a test wants to see all digits.
+
+#ifdef EXACT
+using Half = float;
+constexpr auto HALF = ffi::F32;
+GPU float wide(Half x) { return x; }
+GPU Half narrow(float x) { return x; }
+#else
+struct Half {
+  uint16_t bits;
+};
+constexpr auto HALF = ffi::BF16;
+#ifdef __CUDACC__
+GPU float wide(Half x) { return __uint_as_float(uint32_t(x.bits) << 16); }
+GPU Half narrow(float x) { return {__bfloat16_as_ushort(__float2bfloat16_rn(x))}; }
+#else
+GPU float wide(Half x) {
+  uint32_t bits = uint32_t(x.bits) << 16;
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+GPU Half narrow(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  if (std::isnan(x)) return {0x7fff};
+  return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+#endif
+#endif
+
+struct alignas(8 * sizeof(Half)) Eight {
+  Half v[8];
+};
+
+#ifdef __CUDACC__
+GPU float exponential(float x) { return __expf(x); }
+GPU float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+GPU float inverse_root(float x) { return rsqrtf(x); }
+#else
+GPU float exponential(float x) { return std::exp(x); }
+GPU float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
+GPU float inverse_root(float x) { return 1 / std::sqrt(x); }
+#endif
+GPU float silu(float x) { return x * sigmoid(x); }
+
+// Who waits for whom.
+
+#ifndef __CUDACC__
+struct Meeting {  // a barrier of so many threads
+  unsigned of, arrived = 0;
+  void wait() {
+    unsigned until = (__atomic_fetch_add(&arrived, 1, __ATOMIC_ACQ_REL) / of + 1) * of;
+    while (__atomic_load_n(&arrived, __ATOMIC_ACQUIRE) < until) std::this_thread::yield();
+  }
+};
+#endif
+
+struct Cta {
+  int group, index, rank;  // its place in the group, and in the cluster
+  int thread, warp, lane;
+  char *shared, *rest;  // its shared memory, and its weights that have no room there
+  unsigned *counter, target;
+#ifndef __CUDACC__
+  Meeting *within, *cluster;
+  char **shared_of;  // the cluster
+#endif
+
+  template <class T>
+  GPU T *at(int bytes) const {
+    return reinterpret_cast<T *>(shared + bytes);
+  }
+};
+
+#ifdef __CUDACC__
+GPU void sync(const Cta &) { __syncthreads(); }
+GPU void sync_cluster(const Cta &) {
+  if constexpr (CLUSTER > 1) cooperative_groups::this_cluster().sync();
+  else __syncthreads();
+}
+template <class T>
+GPU T *remote(const Cta &, T *mine, int rank) {
+  if constexpr (CLUSTER > 1) return cooperative_groups::this_cluster().map_shared_rank(mine, rank);
+  else return mine;
+}
+GPU void count_in(unsigned *counter) {
+  __threadfence();
+  asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+GPU void give_up(unsigned tries) {  // an error rather than a GPU that hangs
+  if (tries > 1u << 23) __trap();
+}
+GPU unsigned counted(unsigned *counter) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(counter) : "memory");
+  return value;
+}
+#else
+GPU void sync(const Cta &c) { c.within->wait(); }
+GPU void sync_cluster(const Cta &c) { c.cluster->wait(); }
+template <class T>
+GPU T *remote(const Cta &c, T *mine, int rank) {
+  return reinterpret_cast<T *>(c.shared_of[rank] + (reinterpret_cast<char *>(mine) - c.shared));
+}
+GPU void count_in(unsigned *counter) { __atomic_fetch_add(counter, 1, __ATOMIC_RELEASE); }
+GPU void give_up(unsigned) {}
+GPU unsigned counted(unsigned *counter) {
+  std::this_thread::yield();
+  return __atomic_load_n(counter, __ATOMIC_ACQUIRE);
+}
+#endif
+
+// The barrier of a group is in two halves, between which there is time for what needs no other CTA.
+GPU void arrive(Cta &c) {
+  c.target += CTAS;
+  sync(c);
+  if (c.thread == 0) count_in(c.counter);
+}
+GPU void wait(Cta &c) {
+  if (c.thread == 0)
+    for (unsigned tries = 0; counted(c.counter) < c.target; ++tries) give_up(tries);
+  sync(c);
+}
+
+// What other CTAs have written is read from L2, not from a cache that may hold what was there before.
+#ifdef __CUDACC__
+GPU float fresh(const float *x) { return __ldcg(x); }
+#ifndef EXACT
+GPU Half fresh(const Half *x) { return {__ldcg(reinterpret_cast<const unsigned short *>(x))}; }
+#endif
+template <bool FRESH>
+GPU uint4 sixteen_bytes(const void *x) {
+  auto from = static_cast<const uint4 *>(x);
+  return FRESH ? __ldcg(from) : *from;
+}
+#else
+template <class T>
+GPU T fresh(const T *x) {
+  return *x;
+}
+#endif
+
+GPU float sum_of_lanes(float x) {
+#ifdef __CUDACC__
+#pragma unroll
+  for (int far = LANES / 2; far; far /= 2) x += __shfl_xor_sync(~0u, x, far);
+#endif
+  return x;
+}
+
+// Products. A piece of a weight is 32 rows of 8 columns, in the order in which the lanes of a warp hold it: lane
+// 4 n + q has rows 8 q to 8 q + 7 of column n. That lane loads as many columns of the other factor at once,
+// though a matrix unit asks for them in another order: which is the same for both factors, and so none matters.
+
+constexpr int DEPTH = 32, WIDE = 8, PIECE = DEPTH * WIDE / 8;
+
+#ifdef __CUDACC__
+struct Sum {
+  float v[4];
+};
+GPU void matrix_unit(Sum &sum, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(sum.v[0]), "+f"(sum.v[1]), "+f"(sum.v[2]), "+f"(sum.v[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+template <bool FRESH, bool STREAMED>
+GPU void multiply(Sum &sum, const Half *x, int stride, const Eight *piece, int lane) {
+  const Half *row = x + lane / 4 * stride + lane % 4 * 8;
+  uint4 upper = sixteen_bytes<FRESH>(row), lower = sixteen_bytes<FRESH>(row + 8 * stride);
+  uint4 w = sixteen_bytes<STREAMED>(piece + lane);
+  matrix_unit(sum, upper.x, lower.x, upper.y, lower.y, w.x, w.y);
+  matrix_unit(sum, upper.z, lower.z, upper.w, lower.w, w.z, w.w);
+}
+GPU void store(const Sum &sum, float *to, int stride, int lane) {
+  float *at = to + lane / 4 * stride + lane % 4 * 2;
+  at[0] = sum.v[0];
+  at[1] = sum.v[1];
+  at[8 * stride] = sum.v[2];
+  at[8 * stride + 1] = sum.v[3];
+}
+#else
+struct Sum {
+  float v[ROWS][WIDE];
+};
+template <bool FRESH, bool STREAMED>
+GPU void multiply(Sum &sum, const Half *x, int stride, const Eight *piece, int) {
+  for (int row = 0; row < ROWS; ++row)
+    for (int n = 0; n < WIDE; ++n)
+      for (int k = 0; k < DEPTH; ++k)
+        sum.v[row][n] += wide(x[row * stride + k]) * wide(piece[4 * n + k / 8].v[k % 8]);
+}
+GPU void store(const Sum &sum, float *to, int stride, int) {
+  for (int row = 0; row < ROWS; ++row)
+    for (int n = 0; n < WIDE; ++n) to[row * stride + n] = sum.v[row][n];
+}
+#endif
+
+// The sizes of a product of sixteen rows with a CTA's share of a matrix: TILES_ tiles of 8 columns, each over STEPS_
+// pieces. Warps without a tile of their own share one's sum.
+template <int TILES_, int STEPS_>
+struct Product {
+  static constexpr int TILES = TILES_, STEPS = STEPS_, WIDTH = TILES * WIDE;
+  static constexpr int splits() {
+    int n = 1;
+    while (TILES * n * 2 <= WARPS && STEPS % (n * 2) == 0) n *= 2;
+    return n;
+  }
+  static constexpr int SPLITS = splits(), STRIDE = WIDTH + 1, TILE_BYTES = STEPS * PIECE * sizeof(Eight);
+  static constexpr int SUM_BYTES = aligned(SPLITS * ROWS * STRIDE * sizeof(float));
+
+  GPU static float total(const float *sums, int row, int column) {
+    float sum = 0;
+#pragma unroll
+    for (int split = 0; split < SPLITS; ++split) sum += sums[(split * ROWS + row) * STRIDE + column];
+    return sum;
+  }
+};
+
+// Where the first weights lie, in shared memory.
+template <int AT>
+struct First {
+  static constexpr int KEPT_END = AT, STREAMED_END = 0;
+};
+
+// A product, and where its weights lie: after those of another, kept while there is room, the rest streamed.
+template <class P, class Before>
+struct Placed : P {
+  static constexpr int KEPT_TILES = least((SHARED_LIMIT - Before::KEPT_END) / P::TILE_BYTES, P::TILES);
+  static constexpr int KEPT_END = Before::KEPT_END + KEPT_TILES * P::TILE_BYTES;
+  static constexpr int STREAMED_END = Before::STREAMED_END + (P::TILES - KEPT_TILES) * P::TILE_BYTES;
+
+  GPU static Eight *kept(const Cta &c, int tile) { return c.at<Eight>(Before::KEPT_END + tile * P::TILE_BYTES); }
+  GPU static Eight *streamed(const Cta &c, int tile) {
+    return reinterpret_cast<Eight *>(c.rest + Before::STREAMED_END + (tile - KEPT_TILES) * P::TILE_BYTES);
+  }
+
+  // `at(k, n)` is where the weight of input k and output n lies.
+  template <class At>
+  GPU static void pack(const Cta &c, At at) {
+#pragma unroll 4
+    for (int i = c.thread; i < P::TILES * P::STEPS * PIECE; i += THREADS) {
+      int place = i % PIECE, step = i / PIECE % P::STEPS, tile = i / PIECE / P::STEPS;
+      Eight eight;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) eight.v[k] = *at(step * DEPTH + place % 4 * 8 + k, tile * WIDE + place / 4);
+      (tile < KEPT_TILES ? kept(c, tile) : streamed(c, tile))[step * PIECE + place] = eight;
+    }
+  }
+
+  // FRESH: whether other CTAs have written x.
+  template <bool FRESH>
+  GPU static void run(const Cta &c, const Half *x, int stride, float *sums) {
+    for (int job = c.warp; job < P::TILES * P::SPLITS; job += WARPS) {
+      int tile = job % P::TILES, split = job / P::TILES, from = split * (P::STEPS / P::SPLITS);
+      float *to = sums + split * ROWS * P::STRIDE + tile * WIDE;
+      if (tile < KEPT_TILES) some<FRESH, false>(c, x + from * DEPTH, stride, kept(c, tile) + from * PIECE, to);
+      else some<FRESH, true>(c, x + from * DEPTH, stride, streamed(c, tile) + from * PIECE, to);
+    }
+  }
+
+ private:
+  template <bool FRESH, bool STREAMED>
+  GPU static void some(const Cta &c, const Half *x, int stride, const Eight *pieces, float *to) {
+    Sum sum = {};
+#pragma unroll 4
+    for (int i = 0; i < P::STEPS / P::SPLITS; ++i)
+      multiply<FRESH, STREAMED>(sum, x + i * DEPTH, stride, pieces + i * PIECE, c.lane);
+    store(sum, to, P::STRIDE, c.lane);
+  }
+};
+
+// One row to a warp at a time.
+template <class Do>
+GPU void by_row(const Cta &c, Do one) {
+#pragma unroll
+  for (int row = c.warp; row < ROWS; row += WARPS) one(row);
+}
+
+GPU void copy(const Cta &c, const float *from, float *to, int count) {
+  for (int i = c.thread; i < count; i += THREADS) to[i] = from[i];
+}
+
+// How it is called: arguments in order, each with the size that it must have.
+struct Arguments {
+  ffi::RemainingArgs given;
+  ffi::RemainingRets results;
+  int taken = 0, made = 0;
+  std::string wrong;
+
+  size_t count() {  // of the numbers in the first
+    auto first = given.get<ffi::AnyBuffer>(0);
+    return first.has_error() ? 0 : first->element_count();
+  }
+  template <class T>
+  const T *next(const char *name, size_t count) {
+    auto got = given.get<ffi::AnyBuffer>(taken++);
+    auto type = sizeof(T) == sizeof(Half) && !std::is_same_v<T, float> ? HALF : ffi::F32;
+    if (got.has_error() || got->element_count() != count || got->element_type() != type)
+      wrong = wrong.empty() ? name : wrong;
+    return got.has_error() ? nullptr : static_cast<const T *>(got->untyped_data());
+  }
+  template <class T>
+  T *result(const char *name, size_t bytes) {
+    auto got = results.get<ffi::AnyBuffer>(made++);
+    if (got.has_error() || (*got)->size_bytes() != bytes) wrong = wrong.empty() ? name : wrong;
+    return got.has_error() ? nullptr : static_cast<T *>((*got)->untyped_data());
+  }
+};
+
+// Runs `kernel` on all CTAs of all groups, whose counters begin each group's scratch.
+#ifdef __CUDACC__
+template <class Given, void work(Cta &, const Given &)>
+__global__ void __launch_bounds__(THREADS, 1) kernel(Given given) {
+  extern __shared__ __align__(128) char shared[];
+  int index = blockIdx.x % CTAS, thread = threadIdx.x;
+  unsigned *counter = reinterpret_cast<unsigned *>(given.scratch + size_t(blockIdx.x / CTAS) * given.scratch_bytes);
+  Cta cta{int(blockIdx.x) / CTAS, index, index % CLUSTER, thread, thread / LANES, thread % LANES, shared, nullptr, counter, 0};
+  work(cta, given);
+}
+
+inline ffi::Error failed(const char *what, cudaError_t error) {
+  return ffi::Error::Internal(std::string(what) + ": " + cudaGetErrorString(error));
+}
+
+template <class Given, void work(Cta &, const Given &)>
+ffi::Error launch(cudaStream_t stream, const Given &given, int groups, int shared_bytes) {
+  auto *entry = kernel<Given, work>;
+  cudaLaunchAttribute attributes[2];
+  attributes[0].id = cudaLaunchAttributeCooperative;
+  attributes[0].val.cooperative = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim.x = CLUSTER;
+  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(groups * CTAS);
+  config.blockDim = dim3(THREADS);
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  config.numAttrs = CLUSTER > 1 ? 2 : 1;
+  static int room = -1;  // CTAs that the GPU holds at once
+  if (room < 0) {
+    auto error = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+    if (error == cudaSuccess && CLUSTER > 8)
+      error = cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    if (error != cudaSuccess) return failed("shared memory", error);
+    int held = 0;
+    if (CLUSTER > 1) {
+      error = cudaOccupancyMaxActiveClusters(&held, entry, &config);
+      held *= CLUSTER;
+    } else {
+      int device, each;
+      cudaGetDevice(&device);
+      cudaDeviceGetAttribute(&held, cudaDevAttrMultiProcessorCount, device);
+      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, entry, THREADS, shared_bytes);
+      held *= each;
+    }
+    if (error != cudaSuccess) return failed("occupancy", error);
+    room = held;
+  }
+  if (groups * CTAS > room)
+    return ffi::Error::InvalidArgument(std::to_string(groups * CTAS) + " CTAs are asked for; at once there is room for " +
+                                       std::to_string(room));
+  auto error = cudaMemset2DAsync(given.scratch, given.scratch_bytes, 0, sizeof(unsigned), groups, stream);
+  if (error != cudaSuccess) return failed("memset", error);
+  error = cudaLaunchKernelEx(&config, entry, given);
+  return error == cudaSuccess ? ffi::Error::Success() : failed("launch", error);
+}
+#else
+template <class Given, void work(Cta &, const Given &)>
+ffi::Error launch(const Given &given, int groups, int shared_bytes) {
+  int ctas = groups * CTAS;
+  std::vector<Meeting> within(ctas, Meeting{WARPS}), clusters(ctas / CLUSTER, Meeting{WARPS * CLUSTER});
+  std::vector<std::unique_ptr<char[]>> memory;
+  std::vector<char *> shared;
+  for (int i = 0; i < ctas; ++i) {
+    memory.emplace_back(new char[shared_bytes + 128]);
+    std::memset(memory[i].get(), 0xff, shared_bytes + 128);  // NaN
+    shared.push_back(memory[i].get() + 128 - reinterpret_cast<uintptr_t>(memory[i].get()) % 128);
+  }
+  std::vector<std::thread> threads;
+  for (int i = 0; i < ctas; ++i) {
+    auto counter = reinterpret_cast<unsigned *>(given.scratch + size_t(i / CTAS) * given.scratch_bytes);
+    if (i % CTAS == 0) std::memset(counter, 0xff, given.scratch_bytes), *counter = 0;  // NaN
+    for (int thread = 0; thread < WARPS; ++thread) {
+      int index = i % CTAS;
+      Cta cta{i / CTAS, index, index % CLUSTER, thread, thread, 0, shared[i], nullptr, counter, 0, &within[i], &clusters[i / CLUSTER],
+              &shared[i / CLUSTER * CLUSTER]};
+      threads.emplace_back([cta, &given]() mutable { work(cta, given); });
+    }
+  }
+  for (auto &thread : threads) thread.join();
+  return ffi::Error::Success();
+}
+#endif

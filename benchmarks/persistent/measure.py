@@ -1,0 +1,265 @@
+"""The scan over observed steps as one persistent CUDA kernel, beside today's kernels, on a Hopper GPU.
+
+    python benchmarks/persistent/measure.py --runs 1 8
+
+Whether that is faster is what this is to find out: nothing in the package uses it. Today a step is about
+seven kernels, each of which waits for the one before. Here all steps are one kernel, whose thread blocks keep
+their weights in shared memory, and wait for each other three times a step.
+
+First, on fresh inputs again and again: the error against the plain scan in float32, beside that of today's
+kernels, the share of classes that are the same, and whether the same inputs give the same bits twice. Then
+the time, in turns. Writes `persistent.json` as it measures. What does not compile or fit is left out by name.
+"""
+
+import dataclasses
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import tyro
+from jaxtyping import Array, PyTree
+
+from gpld import agent
+from gpld.analysis.cost import WALKER
+from gpld.config import Config, ConfigError, with_presets
+from gpld.distributions import mixed_softmax
+from gpld.fused import _observe
+from gpld.fused._cell import Cell
+from gpld.fused._observe import Inputs, Layers
+from gpld.nets import cast
+from gpld.training.provenance import provenance
+
+sys.path.append(str(Path(__file__).parent))
+
+import one_kernel
+from one_kernel import Cut
+
+FIRST = 0.02
+"""The share of steps that begin an episode."""
+
+
+@dataclasses.dataclass
+class Options:
+    """Options of the benchmark."""
+
+    runs: tuple[int, ...] = (1, 8)
+    """Runs in one program."""
+    directions: tuple[str, ...] = ("forwards",)
+    """Of the scan."""
+    preset: tuple[str, ...] = ("12m", "gpu")
+    """Presets of the agent."""
+    ctas: int = 128
+    """Thread blocks that all runs share: a power of two, at most as many as the GPU has multiprocessors."""
+    fresh: int = 20
+    """Inputs that results are compared on."""
+    repeats: int = 15
+    """Timed turns; their median is reported."""
+    out: Path = dataclasses.field(default=Path("results"), repr=False)
+    """Folder for the JSON."""
+
+
+def random_layers(config: Config, key: Array) -> Layers:
+    """Those of a fresh agent in its compute type, biases and scales not zero and one."""
+    rssm = agent.init(config.agent, WALKER, key).model.world.dynamics
+    leaves, structure = jax.tree.flatten(rssm)
+    keys = jax.random.split(key, len(leaves))
+    noisy = [
+        x + 0.1 * jax.random.normal(k, x.shape) if x.ndim == 1 else x
+        for k, x in zip(keys, leaves, strict=True)
+    ]
+    rssm = structure.unflatten(noisy)
+    dtype = jnp.dtype(config.agent.compute)
+    cell, posterior = Cell.of(rssm, dtype), cast(rssm.posterior, dtype)
+    first = posterior.mlp.layers[0].linear.weight[: config.agent.model.deter]
+    head = eqx.tree_at(lambda head: head.mlp.layers[0].linear, posterior, None)
+    return Layers(cell, first, head, rssm.stoch, rssm.unimix)
+
+
+def random_given(config: Config, key: Array) -> tuple[tuple[Array, Array], Inputs]:
+    """Where a scan starts, and what it is given."""
+    model, dtype = config.agent.model, jnp.dtype(config.agent.compute)
+    keys = jax.random.split(key, 6)
+    batch, all_steps = config.replay.batch, (config.replay.length, config.replay.batch)
+    h = jnp.tanh(jax.random.normal(keys[0], (batch, model.deter))).astype(dtype)
+    classes = jax.random.randint(keys[1], (batch, model.stoch), 0, model.classes)
+    z = jax.nn.one_hot(classes, model.classes, dtype=dtype).reshape(batch, -1)
+    keep = (jax.random.uniform(keys[2], (*all_steps, 1)) >= FIRST).astype(jnp.float32)
+    action = jax.random.normal(keys[3], (*all_steps, model.deter)).astype(dtype)
+    e = jax.random.normal(keys[4], (*all_steps, model.hidden)).astype(dtype)
+    return (h, z), Inputs(keep, action, e, jax.random.uniform(keys[5], (*all_steps, model.stoch)))
+
+
+def as_float32(tree: PyTree) -> PyTree:
+    """The same numbers in float32."""
+    return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
+
+
+def forward_inputs(config: Config, key: Array) -> tuple[Layers, tuple[Array, Array], Inputs]:
+    """What the forward scan takes.
+
+    Each class is drawn from the middle of its share, so that rounding draws no other.
+    """
+    layers, (start, given) = (
+        make(config, k) for make, k in zip((random_layers, random_given), jax.random.split(key), strict=True)
+    )
+    plain, x = as_float32(layers), as_float32(given)
+    h, z = _observe._run(plain, as_float32(start), x, unroll=1)
+    logits = plain.posterior(h @ plain.first + x.e_part)[1]
+    probs = mixed_softmax(logits.reshape(*x.uniform.shape, -1), layers.unimix)
+    middle = jnp.sum((jnp.cumsum(probs, -1) - probs / 2) * z.reshape(probs.shape), -1)
+    return layers, start, given._replace(uniform=middle)
+
+
+class Direction(NamedTuple):
+    """A scan in one direction, as it is and in one kernel."""
+
+    inputs: Callable[[Config, Array], Any]
+    plain: Callable[..., tuple[Array, Array]]
+    today: Callable[..., tuple[Array, Array]]
+    persistent: Callable[..., tuple[Array, Array]]
+
+
+DIRECTIONS = {
+    "forwards": Direction(forward_inputs, _observe._run, _observe._fused_run, one_kernel.run),
+}
+
+
+def cuts(ctas: int, runs: int) -> dict[str, Cut]:
+    """How so many thread blocks can be spread over so many runs."""
+    each = 1 << (ctas // runs).bit_length() - 1
+    tried = ((each, 8, 16), (each, 8, 8), (each, 4, 16), (each // 2, 8, 16))
+    found = [Cut(*sizes) for sizes in tried if sizes[0] >= sizes[1]]
+    return {f"{cut.ctas} CTAs by {cut.cluster}, {cut.warps} warps": cut for cut in found}
+
+
+def candidates(direction: Direction, unroll: int, spread: dict[str, Cut]) -> dict[str, Callable[..., Any]]:
+    """All that are timed, of arrays with a leading axis of runs."""
+    scans = {"plain": direction.plain, "today": direction.today}
+    found = {name: jax.vmap(partial(scan, unroll=unroll)) for name, scan in scans.items()}
+    return found | {name: jax.vmap(partial(direction.persistent, cut=cut)) for name, cut in spread.items()}
+
+
+def differences(found: tuple[Array, Array], exact: tuple[Array, Array]) -> dict[str, Array]:
+    """Relative errors of both results, and the share of rows of the second that are right."""
+
+    def error(x, y):
+        return jnp.linalg.norm((x.astype(jnp.float32) - y).ravel()) / jnp.linalg.norm(y.ravel())
+
+    same = (found[1].astype(jnp.float32) == exact[1]).all(-1).mean()
+    return {"error": error(found[0], exact[0]), "error_z": error(found[1], exact[1]), "same": same}
+
+
+def check(program: Any, made: list[Any], exact: list[Any]) -> dict[str, Any]:
+    """The worst over all inputs. Errors that are no numbers are refused."""
+    compare = jax.jit(differences)
+    found = [(program(*x), program(*x)) for x in made]
+    every = [jax.device_get(compare(first, y)) for (first, _), y in zip(found, exact, strict=True)]
+    worst = {name: float(max(one[name] for one in every)) for name in ("error", "error_z")}
+    worst["same"] = float(min(one["same"] for one in every))
+    if not all(bool(jnp.isfinite(x).all()) for pair in found for result in pair for x in result):
+        raise FloatingPointError("not all numbers are finite")
+    equal = [bool((x == y).all()) for first, again in found for x, y in zip(first, again, strict=True)]
+    return {**worst, "repeatable": all(equal)}
+
+
+def time_in_turns(programs: dict[str, Any], inputs: Any, repeats: int) -> dict[str, dict[str, float]]:
+    """Milliseconds of a scan of all runs together."""
+    times: dict[str, list[float]] = {name: [] for name in programs}
+    for turn in range(repeats + 1):  # the first warms up
+        for name, program in programs.items():
+            begin = time.perf_counter()
+            for _ in range(8):
+                out = program(*inputs)
+            jax.block_until_ready(out)
+            if turn:
+                times[name].append((time.perf_counter() - begin) / 8 * 1e3)
+    return {name: {"ms": statistics.median(x), "spread": max(x) - min(x)} for name, x in times.items()}
+
+
+def compile_for(scan: Callable[..., Any], inputs: Any) -> Any:
+    """The program of a scan."""
+    return jax.jit(scan).lower(*inputs).compile()
+
+
+def measure(direction: Direction, config: Config, runs: int, options: Options) -> list[dict[str, Any]]:
+    """A row for each candidate."""
+    make = jax.jit(jax.vmap(partial(direction.inputs, config)))
+    made = [make(jax.random.split(jax.random.key(seed), runs)) for seed in range(options.fresh)]
+    with jax.default_matmul_precision("highest"):
+        plain = jax.jit(jax.vmap(partial(direction.plain, unroll=1)))
+        exact = [plain(*as_float32(x)) for x in made]
+    scans = candidates(direction, config.agent.unroll, cuts(options.ctas, runs))
+    pool = ThreadPoolExecutor(len(scans))
+    compiled = {name: pool.submit(compile_for, scan, made[0]) for name, scan in scans.items()}
+    rows, programs = [], {}
+    for name in scans:
+        try:
+            program = compiled[name].result()
+            found = check(program, made, exact)
+            programs[name] = program
+        except Exception as error:  # of whatever kind: the others are timed
+            found = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
+        rows.append({"runs": runs, "candidate": name, **found})
+    times = time_in_turns(programs, made[0], options.repeats)
+    return [{**row, **times.get(row["candidate"], {})} for row in rows]
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """The rows to read."""
+    head = f"{'runs':>4} {'scan':<10} {'candidate':<28} {'ms':>8} {'spread':>7} {'error':>8} {'z':>8}"
+    lines = [f"{head} same bits"]
+    for row in rows:
+        begin = f"{row['runs']:>4} {row['direction']:<10} {row['candidate']:<28}"
+        if "failed" in row:
+            lines.append(f"{begin} {row['failed'][:60]}")
+        else:
+            numbers = f"{row['ms']:>8.3f} {row['spread']:>7.3f} {row['error']:>8.1e} {row['error_z']:>8.1e}"
+            lines.append(f"{begin} {numbers} {row['same']:.3f} {row['repeatable']}")
+    return "\n".join(lines)
+
+
+def validate(options: Options) -> None:
+    """Refuse what cannot be measured, before anything is."""
+    if unknown := set(options.directions) - set(DIRECTIONS):
+        raise ConfigError(f"directions: {min(unknown)!r} is none; allowed are {', '.join(DIRECTIONS)}")
+    for name in ("fresh", "repeats"):
+        if getattr(options, name) < 1:
+            raise ConfigError(f"{name}: {getattr(options, name)} is not allowed; it must be at least 1")
+    if options.ctas < 1 or options.ctas & options.ctas - 1:
+        raise ConfigError(f"ctas: {options.ctas} is not allowed; it must be a power of two")
+    if bad := [runs for runs in options.runs if not 1 <= runs <= options.ctas]:
+        raise ConfigError(f"runs: {bad[0]} is not allowed; it must be from 1 to {options.ctas}")
+    if one_kernel.compiler(jax.default_backend() == "gpu") is None:
+        raise ConfigError("there is no compiler: nvcc for a GPU, a C++ compiler for a CPU")
+
+
+def main(options: Options) -> list[dict[str, Any]]:
+    """Measure, print and write."""
+    validate(options)
+    config = with_presets(Config(task="walker-walk"), options.preset)
+    rows: list[dict[str, Any]] = []
+    record = {"provenance": provenance(), "options": str(options), "rows": rows}
+    options.out.mkdir(parents=True, exist_ok=True)
+    for runs in options.runs:
+        for name in options.directions:
+            found = measure(DIRECTIONS[name], config, runs, options)
+            rows += [{"direction": name, **row} for row in found]
+            (options.out / "persistent.json").write_text(json.dumps(record, indent=2) + "\n")
+    print(table(rows))
+    return rows
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(Options, description=__doc__))
+    except ConfigError as error:
+        raise SystemExit(f"measure.py: {error}") from None

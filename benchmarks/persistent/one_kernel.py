@@ -1,0 +1,132 @@
+"""Compiles the persistent kernels for given sizes, and calls them from JAX.
+
+With nvcc for a GPU, and with a C++ compiler for a CPU, where threads stand for warps: that is for tests.
+"""
+
+import ctypes
+import functools
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import ShapeDtypeStruct as Shape
+from jaxtyping import Array, Float
+
+from gpld.fused._observe import Inputs, Layers
+
+HERE = Path(__file__).parent
+CACHE = HERE.parents[1] / ".cache" / "persistent"
+NVCC = ("nvcc", "-std=c++17", "-O3", "--expt-relaxed-constexpr", "-diag-suppress", "940,2473")
+# The short form, -arch=sm_90a, does not reach all of nvcc's passes.
+HOPPER = ("-gencode=arch=compute_90a,code=sm_90a", "-Xcompiler", "-fPIC", "-Xptxas", "-v")
+CPP = ("-x", "c++", "-std=c++20", "-O1", "-fPIC", "-pthread", "-Wno-unknown-pragmas")
+
+
+class Cut(NamedTuple):
+    """How a kernel is spread."""
+
+    ctas: int = 128
+    """Thread blocks of one run, or of 16 of its rows."""
+    cluster: int = 8
+    """Of these, how many share small work through each other's memory."""
+    warps: int = 16
+    room: int = 227 * 1024
+    """Bytes of shared memory that one may have."""
+
+
+class Library(NamedTuple):
+    """A compiled kernel."""
+
+    target: str
+    """What JAX calls it."""
+    scratch: int
+    """Bytes of global memory for 16 rows."""
+    shared: int
+    """Bytes of shared memory of a thread block."""
+    streamed: int
+    """Bytes of weights of a thread block that it reads from global memory in every step."""
+    report: str
+    """What the compiler says of registers and spills."""
+
+
+def compiler(gpu: bool) -> str | None:
+    """The compiler's path, if there is one."""
+    names = ("nvcc", "/usr/local/cuda/bin/nvcc") if gpu else (os.environ.get("CXX", "g++"), "clang++")
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+def compiled(name: str, macros: Sequence[str], gpu: bool) -> tuple[Path, str]:
+    """The library made of `name`.cu, and what the compiler said; from the cache if it is there."""
+    found = compiler(gpu)
+    if found is None:
+        raise FileNotFoundError("nvcc" if gpu else "a C++ compiler")
+    options = [*(NVCC[1:] + HOPPER if gpu else CPP), "-shared", "-isystem", jax.ffi.include_dir()]
+    command = [found, *options, *(f"-D{macro}" for macro in macros)]
+    sources = b"".join((HERE / file).read_bytes() for file in ("common.h", f"{name}.cu"))
+    digest = hashlib.sha256(sources + repr(command).encode()).hexdigest()[:16]
+    path, said = CACHE / f"{name}-{digest}.so", CACHE / f"{name}-{digest}.txt"
+    if not path.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        # Under a name of its own until it is whole: others may compile the same.
+        fresh = path.with_suffix(f".{os.getpid()}")
+        command += [str(HERE / f"{name}.cu"), "-o", str(fresh)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
+            raise RuntimeError(f"{name}.cu does not compile: {first}")
+        said.write_text(done.stderr)
+        fresh.replace(path)
+    return path, said.read_text()
+
+
+@functools.cache
+def library(name: str, sizes: tuple[int, ...], cut: Cut, gpu: bool, exact: bool) -> Library:
+    """The kernel for sizes (deter, blocks, hidden, stoch, classes), which JAX then knows."""
+    names = ("DETER", "BLOCKS", "HIDDEN", "STOCH", "CLASSES", "CTAS", "CLUSTER", "WARPS", "SHARED_LIMIT")
+    macros = [f"{macro}={value}" for macro, value in zip(names, (*sizes, *cut), strict=True)]
+    path, report = compiled(name, [*macros, *(["EXACT"] if exact else [])], gpu)
+    loaded = ctypes.CDLL(str(path))
+    handler = jax.ffi.pycapsule(getattr(loaded, f"{name}_handler"))
+    jax.ffi.register_ffi_target(path.stem, handler, platform="CUDA" if gpu else "cpu")
+    numbers = (getattr(loaded, f"{name}_{what}")() for what in ("scratch", "shared", "streamed"))
+    return Library(path.stem, *numbers, report)
+
+
+def sizes_of(layers: Layers) -> tuple[int, ...]:
+    """What the kernels are compiled for."""
+    (deter, hidden), blocks = layers.first.shape, layers.cell.own.shape[0]
+    return deter, blocks, hidden, layers.stoch, layers.head.out.weight.shape[1] // layers.stoch
+
+
+def call(name: str, layers: Layers, cut: Cut, rows: int, like: Sequence[Shape]) -> Callable[..., list[Array]]:
+    """A kernel as a function of its arrays, which may be mapped over runs."""
+    exact = layers.first.dtype == jnp.float32
+    made = library(name, sizes_of(layers), cut, jax.default_backend() == "gpu", exact)
+    scratch = Shape((rows // 16 * made.scratch,), jnp.uint8)
+    return jax.ffi.ffi_call(made.target, [*like, scratch], vmap_method="broadcast_all")
+
+
+def run(
+    layers: Layers, start: tuple[Array, Array], given: Inputs, *, cut: Cut
+) -> tuple[Float[Array, "T B D"], Float[Array, "T B KC"]]:
+    """`gpld.fused._observe._run` in one kernel. The posterior has one hidden layer, B is a multiple of 16."""
+    cell, head, (h, z) = layers.cell, layers.head, start
+    (dense,), (steps, batch, _) = head.mlp.layers, given.keep.shape
+    inputs = (cell.h_in.linear.bias, cell.h_in.norm.scale, cell.z_in.linear.bias, cell.z_in.norm.scale)
+    vectors = (*inputs, cell.norm.scale, cell.gates.bias, dense.norm.scale, head.out.bias)
+    weights = (cell.own, cell.shared, cell.gates.weight, layers.first, cell.h_in.linear.weight)
+    weights = (*weights, cell.z_in.linear.weight, head.out.weight)
+    like = [Shape((steps, *x.shape), x.dtype) for x in start]
+    # z is one-hot in the kernel, but for the one it starts from.
+    arrays = (h, z @ cell.z_in.linear.weight, *given, *weights, *(x.astype(jnp.float32) for x in vectors))
+    hs, zs, _ = call("observe", layers, cut, batch, like)(
+        *arrays, unimix=np.float32(layers.unimix), steps=np.int32(steps), batch=np.int32(batch)
+    )
+    return hs, zs

@@ -1,0 +1,135 @@
+"""The candidates of `benchmarks/persistent`, on a CPU, where threads stand for warps."""
+
+import dataclasses
+import json
+import re
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from gpld.config import AgentConfig, Config, ConfigError, ModelConfig, ReplayConfig
+from tests import scripts
+from tests.fused.helpers import assert_same
+
+measure = scripts.load("benchmarks/persistent/measure.py")
+one_kernel, Cut = measure.one_kernel, measure.Cut
+
+pytestmark = pytest.mark.skipif(one_kernel.compiler(False) is None, reason="there is no C++ compiler")
+
+
+def config(deter, blocks, hidden, stoch, classes, compute="float32", batch=16, length=4):
+    sizes = ModelConfig(
+        deter=deter, blocks=blocks, hidden=hidden, stoch=stoch, classes=classes, units=32, bins=31
+    )
+    agent = AgentConfig(model=sizes, compute=compute)
+    return Config(task="walker-walk", agent=agent, replay=ReplayConfig(batch=batch, length=length))
+
+
+def example(direction, of, seeds):
+    keys = jnp.stack([jax.random.key(seed) for seed in seeds])
+    return jax.jit(jax.vmap(partial(measure.DIRECTIONS[direction].inputs, of)))(keys)
+
+
+SMALL = config(128, 2, 32, 4, 8)
+SHAPES = {
+    "small": (SMALL, Cut(4, 2, 2)),
+    # Two share the sum of one tile of what reads h.
+    "more thread blocks than tiles": (config(256, 4, 32, 8, 16, length=2), Cut(16, 4, 2)),
+    # Room for some of the weights alone.
+    "streamed, more rows": (config(128, 2, 64, 8, 16, batch=32, length=3), Cut(4, 2, 4, 90_000)),
+    "one step, no clusters": (config(64, 2, 32, 4, 8, length=1), Cut(2, 1, 1)),
+}
+"""Sizes, and how they are spread."""
+SLOW = ("small", "one step, no clusters")
+
+
+@pytest.mark.parametrize("direction", measure.DIRECTIONS)
+@pytest.mark.parametrize(
+    "shape", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SHAPES]
+)
+def test_one_kernel_does_what_the_plain_scan_does_in_every_run(direction, shape, monkeypatch):
+    of, cut = SHAPES[shape]
+    monkeypatch.setattr(measure, "FIRST", 0.3)
+    scans = measure.DIRECTIONS[direction]
+    inputs = example(direction, of, seeds=range(2))
+    expected = jax.jit(jax.vmap(partial(scans.plain, unroll=1)))(*inputs)
+    assert_same(jax.jit(jax.vmap(partial(scans.persistent, cut=cut)))(*inputs), expected)
+
+
+@pytest.mark.parametrize("direction", measure.DIRECTIONS)
+def test_in_bfloat16_it_is_as_near_to_float32_as_the_plain_scan(direction):
+    scans = measure.DIRECTIONS[direction]
+    inputs = example(direction, config(128, 2, 32, 4, 8, "bfloat16", length=16), seeds=range(2))
+    exact = jax.vmap(partial(scans.plain, unroll=1))(*measure.as_float32(inputs))
+    plain = measure.differences(jax.vmap(partial(scans.plain, unroll=1))(*inputs), exact)
+    found = measure.differences(jax.vmap(partial(scans.persistent, cut=Cut(4, 2, 2)))(*inputs), exact)
+    assert 1e-4 < found["error"] < 1.1 * plain["error"] < 0.05
+    assert found["error_z"] <= 1.1 * plain["error_z"]
+
+
+def test_a_class_is_drawn_as_the_plain_scan_draws_it():
+    """At any uniform number, though at the very edge of a share rounding may decide."""
+    layers, start, given = jax.tree.map(lambda x: x[0], example("forwards", SMALL, seeds=[7]))
+    uniform = jax.random.uniform(jax.random.key(1), given.uniform.shape)
+    given = given._replace(uniform=uniform.at[0, 0].set(0.0).at[0, 1].set(1 - 2**-24))
+    expected = measure._observe._run(layers, start, given, unroll=1)
+    found = one_kernel.run(layers, start, given, cut=Cut(4, 2, 2))
+    np.testing.assert_array_equal(found[1], expected[1])
+    assert float(found[1].sum(-1).min()) == float(found[1].sum(-1).max()) == SMALL.agent.model.stoch
+
+
+def test_arrays_of_another_size_are_refused_by_name():
+    layers, start, given = jax.tree.map(lambda x: x[0], example("forwards", SMALL, seeds=[0]))
+    given = given._replace(e_part=given.e_part[..., :-1])
+    with pytest.raises(jax.errors.JaxRuntimeError, match=r"^INVALID_ARGUMENT: e has another size or type"):
+        one_kernel.run(layers, start, given, cut=Cut(4, 2, 2))
+
+
+def test_it_measures(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(measure, "with_presets", lambda *_: dataclasses.replace(SMALL))
+    monkeypatch.setattr(
+        measure, "cuts", lambda ctas, runs: {"one": Cut(4, 2, 2), "none": Cut(4, 2, 2, 20_000)}
+    )
+    rows = measure.main(measure.Options(runs=(2,), fresh=2, repeats=1, out=tmp_path))
+    assert json.loads((tmp_path / "persistent.json").read_text())["rows"] == rows
+    found = {(row["direction"], row["candidate"]): row for row in rows}
+    assert len(found) == 4 * len(measure.DIRECTIONS)
+    for (_, name), row in found.items():
+        if name == "none":
+            assert re.search(
+                r"observe\w*.cu does not compile: .*static assertion failed: without room", row["failed"]
+            )
+        else:
+            assert row["repeatable"]
+            assert row["error"] < 1e-5
+            assert row["ms"] > 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + len(rows)
+
+
+def test_thread_blocks_are_shared_by_the_runs():
+    assert {name: cut[:3] for name, cut in measure.cuts(128, 5).items()} == {
+        "16 CTAs by 8, 16 warps": (16, 8, 16),
+        "16 CTAs by 8, 8 warps": (16, 8, 8),
+        "16 CTAs by 4, 16 warps": (16, 4, 16),
+        "8 CTAs by 8, 16 warps": (8, 8, 16),
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"runs": (8, 0)}, "runs: 0 is not allowed; it must be from 1 to 128"),
+        ({"fresh": 0}, "fresh: 0 is not allowed; it must be at least 1"),
+        ({"ctas": 132}, "ctas: 132 is not allowed; it must be a power of two"),
+        ({"directions": ("up",)}, "directions: 'up' is none; allowed are forwards"),
+        ({"preset": ("13m",)}, "preset: '13m' is not a preset"),
+    ],
+)
+def test_wrong_options_are_named_before_anything_is_compiled(wrong, message, tmp_path):
+    with pytest.raises(ConfigError) as told:
+        measure.main(measure.Options(**wrong, out=tmp_path))
+    assert str(told.value).startswith(message)
+    assert not list(tmp_path.iterdir())
