@@ -6,6 +6,9 @@
 //
 // A group of CTAS thread blocks works on 16 rows of one run. Where a product's weights are read in every step,
 // a CTA keeps its share of them in shared memory, as far as there is room, and streams the rest.
+//
+// Given when it is compiled: DETER, BLOCKS, HIDDEN, STOCH, CLASSES; CTAS of a group, CLUSTER, WARPS; and SHARED_LIMIT,
+// in bytes.
 #pragma once
 
 #include <cmath>
@@ -29,6 +32,7 @@
 namespace ffi = xla::ffi;
 
 constexpr int ROWS = 16;  // as many as a matrix unit takes
+static_assert(ROWS % WARPS == 0);
 #ifdef __CUDACC__
 constexpr int LANES = 32;
 #else
@@ -74,6 +78,9 @@ GPU Half narrow(float x) {
 
 struct alignas(8 * sizeof(Half)) Eight {
   Half v[8];
+};
+struct alignas(2 * sizeof(Half)) Two {
+  Half v[2];
 };
 
 #ifdef __CUDACC__
@@ -127,7 +134,6 @@ GPU T *remote(const Cta &, T *mine, int rank) {
   else return mine;
 }
 GPU void count_in(unsigned *counter) {
-  __threadfence();
   asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
 GPU void give_up(unsigned tries) {  // an error rather than a GPU that hangs
@@ -202,8 +208,7 @@ struct Sum {
   float v[4];
 };
 GPU void matrix_unit(Sum &sum, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
       : "+f"(sum.v[0]), "+f"(sum.v[1]), "+f"(sum.v[2]), "+f"(sum.v[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
@@ -263,7 +268,7 @@ struct Product {
 
 // Where the first weights lie, in shared memory.
 template <int AT>
-struct First {
+struct Start {
   static constexpr int KEPT_END = AT, STREAMED_END = 0;
 };
 
@@ -325,6 +330,45 @@ GPU void copy(const Cta &c, const float *from, float *to, int count) {
   for (int i = c.thread; i < count; i += THREADS) to[i] = from[i];
 }
 
+// The model, and the shares of a CTA in it.
+
+constexpr int OWN = DETER / BLOCKS, Z = STOCH * CLASSES, BOTH = 2 * HIDDEN;
+constexpr float NORM_EPS = 1e-4f;
+
+// Columns of h, of logits and variables of z, of what z_in gives.
+constexpr int MINE = DETER / CTAS, LOGITS = Z / CLUSTER, VARIABLES = STOCH / CLUSTER, ENTERED = HIDDEN / CLUSTER;
+// With more CTAs than tiles in `read`, several share the sum of one.
+constexpr int READ_TILES = most(BOTH / WIDE / CTAS, 1), READERS = BOTH / WIDE / READ_TILES, PARTS = CTAS / READERS;
+constexpr int READ_DEPTH = DETER / PARTS;
+
+static_assert(OWN % MINE == 0 && MINE % WIDE == 0 && OWN % DEPTH == 0 && HIDDEN % DEPTH == 0);
+static_assert(CTAS % READERS == 0 && READ_DEPTH % DEPTH == 0 && CTAS % CLUSTER == 0 && DETER % CTAS == 0);
+static_assert(STOCH % CLUSTER == 0 && LOGITS % WIDE == 0 && ENTERED % 2 == 0 && Z % CTAS == 0 && CLASSES <= 256);
+
+constexpr int PAD = 32;  // between rows of a factor, so that lanes meet different banks
+
+// What a CTA knows of its place.
+struct Place {
+  int run, row, steps, batch, column, block;
+  template <class T>
+  GPU T *step(T *all, int t, int width) const {
+    return all + ((size_t(run) * steps + t) * batch + row) * width;
+  }
+};
+
+GPU Place place(const Cta &c, int steps, int batch) {
+  int groups_of_run = batch / ROWS, column = c.index * MINE;
+  return {c.group / groups_of_run, c.group % groups_of_run * ROWS, steps, batch, column, column / OWN};
+}
+
+// The sum of the parts of a product whose depth several CTAs share.
+GPU float read_total(const float *parts, int row, int column) {
+  float sum = 0;
+#pragma unroll
+  for (int part = 0; part < PARTS; ++part) sum += fresh(parts + (part * ROWS + row) * BOTH + column);
+  return sum;
+}
+
 // How it is called: arguments in order, each with the size that it must have.
 struct Arguments {
   ffi::RemainingArgs given;
@@ -332,7 +376,7 @@ struct Arguments {
   int taken = 0, made = 0;
   std::string wrong;
 
-  size_t count() {  // of the numbers in the first
+  size_t count() {  // of the numbers in the first, for all runs, over which a call may be mapped
     auto first = given.get<ffi::AnyBuffer>(0);
     return first.has_error() ? 0 : first->element_count();
   }
@@ -371,43 +415,35 @@ template <class Given, void work(Cta &, const Given &)>
 ffi::Error launch(cudaStream_t stream, const Given &given, int groups, int shared_bytes) {
   auto *entry = kernel<Given, work>;
   cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeCooperative;
-  attributes[0].val.cooperative = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = CLUSTER;
-  attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = CLUSTER;
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeCooperative;
+  attributes[1].val.cooperative = 1;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(groups * CTAS);
   config.blockDim = dim3(THREADS);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = CLUSTER > 1 ? 2 : 1;
   static int room = -1;  // CTAs that the GPU holds at once
   if (room < 0) {
     auto error = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
     if (error == cudaSuccess && CLUSTER > 8)
       error = cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     if (error != cudaSuccess) return failed("shared memory", error);
-    int held = 0;
-    if (CLUSTER > 1) {
-      error = cudaOccupancyMaxActiveClusters(&held, entry, &config);
-      held *= CLUSTER;
-    } else {
-      int device, each;
-      cudaGetDevice(&device);
-      cudaDeviceGetAttribute(&held, cudaDevAttrMultiProcessorCount, device);
-      error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, entry, THREADS, shared_bytes);
-      held *= each;
-    }
+    config.numAttrs = 1;
+    int clusters = 0;
+    error = cudaOccupancyMaxActiveClusters(&clusters, entry, &config);
     if (error != cudaSuccess) return failed("occupancy", error);
-    room = held;
+    room = clusters * CLUSTER;
   }
   if (groups * CTAS > room)
     return ffi::Error::InvalidArgument(std::to_string(groups * CTAS) + " CTAs are asked for; at once there is room for " +
                                        std::to_string(room));
   auto error = cudaMemset2DAsync(given.scratch, given.scratch_bytes, 0, sizeof(unsigned), groups, stream);
   if (error != cudaSuccess) return failed("memset", error);
+  config.numAttrs = 2;
   error = cudaLaunchKernelEx(&config, entry, given);
   return error == cudaSuccess ? ffi::Error::Success() : failed("launch", error);
 }

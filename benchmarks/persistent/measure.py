@@ -13,11 +13,12 @@ the time, in turns. Writes `persistent.json` as it measures. What does not compi
 
 import dataclasses
 import json
+import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ from gpld.config import Config, ConfigError, with_presets
 from gpld.distributions import mixed_softmax
 from gpld.fused import _observe
 from gpld.fused._cell import Cell
-from gpld.fused._observe import Inputs, Layers
+from gpld.fused._observe import Inputs, Layers, Outputs
 from gpld.nets import cast
 from gpld.training.provenance import provenance
 
@@ -53,7 +54,7 @@ class Options:
 
     runs: tuple[int, ...] = (1, 8)
     """Runs in one program."""
-    directions: tuple[str, ...] = ("forwards",)
+    directions: tuple[str, ...] = ("forwards", "backwards")
     """Of the scan."""
     preset: tuple[str, ...] = ("12m", "gpu")
     """Presets of the agent."""
@@ -103,8 +104,11 @@ def as_float32(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda x: x.astype(jnp.float32), tree)
 
 
-def forward_inputs(config: Config, key: Array) -> tuple[Layers, tuple[Array, Array], Inputs]:
-    """What the forward scan takes.
+Pair = tuple[Array, Array]
+
+
+def forward_inputs(config: Config, key: Array) -> tuple[tuple[Layers, Pair, Inputs], Pair]:
+    """What the forward scan takes, and its results in float32.
 
     Each class is drawn from the middle of its share, so that rounding draws no other.
     """
@@ -112,43 +116,59 @@ def forward_inputs(config: Config, key: Array) -> tuple[Layers, tuple[Array, Arr
         make(config, k) for make, k in zip((random_layers, random_given), jax.random.split(key), strict=True)
     )
     plain, x = as_float32(layers), as_float32(given)
-    h, z = _observe._run(plain, as_float32(start), x, unroll=1)
-    logits = plain.posterior(h @ plain.first + x.e_part)[1]
+    with jax.default_matmul_precision("highest"):
+        h, z = _observe._run(plain, as_float32(start), x, unroll=1)
+        logits = plain.posterior(h @ plain.first + x.e_part)[1]
     probs = mixed_softmax(logits.reshape(*x.uniform.shape, -1), layers.unimix)
     middle = jnp.sum((jnp.cumsum(probs, -1) - probs / 2) * z.reshape(probs.shape), -1)
-    return layers, start, given._replace(uniform=middle)
+    return (layers, start, given._replace(uniform=middle)), (h, z)
+
+
+def backward_inputs(
+    config: Config, key: Array
+) -> tuple[tuple[Layers, _observe._Local, Outputs, Array, Pair], Pair]:
+    """What the backward scan takes, and its results in float32: slopes of the forward one, any gradients."""
+    (layers, (h, z), given), exact = forward_inputs(config, key)
+    hs, zs = (x.astype(h.dtype) for x in exact)
+    keep = given.keep.astype(h.dtype)
+    before = (jnp.concatenate([first[None], rest[:-1]]) * keep for first, rest in ((h, hs), (z, zs)))
+    found, local = _observe._all_steps(layers, *before, given.action_part, given.e_part)
+    keys = jax.random.split(key, len(found))
+    gradients = [jax.random.normal(k, x.shape).astype(x.dtype) for k, x in zip(keys, found, strict=True)]
+    inputs = layers, local, Outputs(*gradients), given.keep, (jnp.zeros_like(h), jnp.zeros_like(z))
+    with jax.default_matmul_precision("highest"):
+        return inputs, _observe._run_back(*as_float32(inputs), unroll=1)
+
+
+def persistent_back(*inputs: Any, cut: Cut) -> Pair:
+    """The candidate with the arguments of the scan, whose last are zeros."""
+    return one_kernel.run_back(*inputs[:-1], cut=cut)
 
 
 class Direction(NamedTuple):
     """A scan in one direction, as it is and in one kernel."""
 
-    inputs: Callable[[Config, Array], Any]
-    plain: Callable[..., tuple[Array, Array]]
-    today: Callable[..., tuple[Array, Array]]
-    persistent: Callable[..., tuple[Array, Array]]
+    inputs: Callable[[Config, Array], tuple[Any, Pair]]
+    plain: Callable[..., Pair]
+    today: Callable[..., Pair]
+    persistent: Callable[..., Pair]
 
 
 DIRECTIONS = {
     "forwards": Direction(forward_inputs, _observe._run, _observe._fused_run, one_kernel.run),
+    "backwards": Direction(backward_inputs, _observe._run_back, _observe._fused_run_back, persistent_back),
 }
 
 
 def cuts(ctas: int, runs: int) -> dict[str, Cut]:
     """How so many thread blocks can be spread over so many runs."""
     each = 1 << (ctas // runs).bit_length() - 1
-    tried = ((each, 8, 16), (each, 8, 8), (each, 4, 16), (each // 2, 8, 16))
+    tried = ((each, 8, 16), (each, 8, 8), (each, 16, 16), (each, 4, 16), (each, 2, 16), (each // 2, 8, 16))
     found = [Cut(*sizes) for sizes in tried if sizes[0] >= sizes[1]]
     return {f"{cut.ctas} CTAs by {cut.cluster}, {cut.warps} warps": cut for cut in found}
 
 
-def candidates(direction: Direction, unroll: int, spread: dict[str, Cut]) -> dict[str, Callable[..., Any]]:
-    """All that are timed, of arrays with a leading axis of runs."""
-    scans = {"plain": direction.plain, "today": direction.today}
-    found = {name: jax.vmap(partial(scan, unroll=unroll)) for name, scan in scans.items()}
-    return found | {name: jax.vmap(partial(direction.persistent, cut=cut)) for name, cut in spread.items()}
-
-
-def differences(found: tuple[Array, Array], exact: tuple[Array, Array]) -> dict[str, Array]:
+def differences(found: Pair, exact: Pair) -> dict[str, Array]:
     """Relative errors of both results, and the share of rows of the second that are right."""
 
     def error(x, y):
@@ -158,7 +178,7 @@ def differences(found: tuple[Array, Array], exact: tuple[Array, Array]) -> dict[
     return {"error": error(found[0], exact[0]), "error_z": error(found[1], exact[1]), "same": same}
 
 
-def check(program: Any, made: list[Any], exact: list[Any]) -> dict[str, Any]:
+def check(program: Any, made: Sequence[Any], exact: Sequence[Pair]) -> dict[str, Any]:
     """The worst over all inputs. Errors that are no numbers are refused."""
     compare = jax.jit(differences)
     found = [(program(*x), program(*x)) for x in made]
@@ -185,27 +205,41 @@ def time_in_turns(programs: dict[str, Any], inputs: Any, repeats: int) -> dict[s
     return {name: {"ms": statistics.median(x), "spread": max(x) - min(x)} for name, x in times.items()}
 
 
-def compile_for(scan: Callable[..., Any], inputs: Any) -> Any:
-    """The program of a scan."""
-    return jax.jit(scan).lower(*inputs).compile()
+class Programs(NamedTuple):
+    """All of one direction and so many runs, being compiled."""
+
+    inputs: Any
+    candidates: dict[str, Any]
 
 
-def measure(direction: Direction, config: Config, runs: int, options: Options) -> list[dict[str, Any]]:
+def start_compiling(name: str, config: Config, runs: int, options: Options, pool: Executor) -> Programs:
+    """Compile at once what is measured later."""
+
+    def program(function, *arguments):
+        return pool.submit(lambda: jax.jit(jax.vmap(function)).lower(*arguments).compile())
+
+    direction, keys = DIRECTIONS[name], jax.random.split(jax.random.key(0), runs)
+    make = partial(direction.inputs, config)
+    shapes, _ = jax.eval_shape(jax.vmap(make), keys)
+    spread = cuts(options.ctas, runs)
+    scans = {
+        "today": partial(direction.today, unroll=config.agent.unroll),
+        "plain": partial(direction.plain, unroll=config.agent.unroll),
+        **{name: partial(direction.persistent, cut=cut) for name, cut in spread.items()},
+    }
+    compiled = {name: program(scan, *shapes) for name, scan in scans.items()}
+    return Programs(program(make, keys), compiled)
+
+
+def measure(compiling: Programs, runs: int, options: Options) -> list[dict[str, Any]]:
     """A row for each candidate."""
-    make = jax.jit(jax.vmap(partial(direction.inputs, config)))
-    made = [make(jax.random.split(jax.random.key(seed), runs)) for seed in range(options.fresh)]
-    with jax.default_matmul_precision("highest"):
-        plain = jax.jit(jax.vmap(partial(direction.plain, unroll=1)))
-        exact = [plain(*as_float32(x)) for x in made]
-    scans = candidates(direction, config.agent.unroll, cuts(options.ctas, runs))
-    pool = ThreadPoolExecutor(len(scans))
-    compiled = {name: pool.submit(compile_for, scan, made[0]) for name, scan in scans.items()}
-    rows, programs = [], {}
-    for name in scans:
+    make, rows, programs = compiling.inputs.result(), [], {}
+    keys = [jax.random.split(jax.random.key(seed), runs) for seed in range(options.fresh)]
+    made, exact = zip(*map(make, keys), strict=True)
+    for name, compiled in compiling.candidates.items():
         try:
-            program = compiled[name].result()
-            found = check(program, made, exact)
-            programs[name] = program
+            found = check(compiled.result(), made, exact)
+            programs[name] = compiled.result()
         except Exception as error:  # of whatever kind: the others are timed
             found = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
         rows.append({"runs": runs, "candidate": name, **found})
@@ -249,10 +283,14 @@ def main(options: Options) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     record = {"provenance": provenance(), "options": str(options), "rows": rows}
     options.out.mkdir(parents=True, exist_ok=True)
-    for runs in options.runs:
-        for name in options.directions:
-            found = measure(DIRECTIONS[name], config, runs, options)
-            rows += [{"direction": name, **row} for row in found]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        compiling = {
+            (runs, name): start_compiling(name, config, runs, options, pool)
+            for runs in options.runs
+            for name in options.directions
+        }
+        for (runs, name), programs in compiling.items():
+            rows += [{"direction": name, **row} for row in measure(programs, runs, options)]
             (options.out / "persistent.json").write_text(json.dumps(record, indent=2) + "\n")
     print(table(rows))
     return rows

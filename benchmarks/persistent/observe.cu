@@ -5,21 +5,7 @@
 //           a tile of the hidden layer, and its sums of squares                | barrier
 //   follow  gates, and a tile of the next h                                    | barrier
 //
-// Before compiling: DETER, BLOCKS, HIDDEN, STOCH, CLASSES; CTAS of a group, CLUSTER, WARPS; SHARED_LIMIT in bytes.
 #include "common.h"
-
-constexpr int OWN = DETER / BLOCKS, Z = STOCH * CLASSES, BOTH = 2 * HIDDEN;
-constexpr float NORM_EPS = 1e-4f;
-
-// The shares of a CTA: columns of h, of logits and variables of z, of what z_in gives.
-constexpr int MINE = DETER / CTAS, LOGITS = Z / CLUSTER, VARIABLES = STOCH / CLUSTER, ENTERED = HIDDEN / CLUSTER;
-// With more CTAs than tiles in `read`, several share the sum of one.
-constexpr int READ_TILES = most(BOTH / WIDE / CTAS, 1), READERS = BOTH / WIDE / READ_TILES, PARTS = CTAS / READERS;
-constexpr int READ_DEPTH = DETER / PARTS;
-
-static_assert(OWN % MINE == 0 && MINE % WIDE == 0 && OWN % DEPTH == 0 && HIDDEN % DEPTH == 0);
-static_assert(CTAS % READERS == 0 && READ_DEPTH % DEPTH == 0 && CTAS % CLUSTER == 0 && DETER % CTAS == 0);
-static_assert(STOCH % CLUSTER == 0 && LOGITS % WIDE == 0 && ENTERED % 2 == 0 && Z % CTAS == 0 && CLASSES <= 256);
 
 using Read = Product<READ_TILES, READ_DEPTH / DEPTH>;
 using Out = Product<LOGITS / WIDE, HIDDEN / DEPTH>;
@@ -27,8 +13,8 @@ using Inner = Product<MINE / WIDE, OWN / DEPTH>;
 using Shared = Product<MINE / WIDE, BOTH / DEPTH>;
 using Gates = Product<3 * MINE / WIDE, OWN / DEPTH>;
 
-// Shared memory, in bytes. Rows of a factor are apart so that lanes meet different banks.
-constexpr int PAD = 32, BLOCK_STRIDE = most(OWN, HIDDEN) + PAD, BOTH_STRIDE = BOTH + PAD;
+// Shared memory, in bytes.
+constexpr int BLOCK_STRIDE = most(OWN, HIDDEN) + PAD, BOTH_STRIDE = BOTH + PAD;
 constexpr int BLOCK_AT = 0;  // posterior's hidden layer; later the activated block
 constexpr int BOTH_AT = BLOCK_AT + aligned(ROWS * BLOCK_STRIDE * sizeof(Half));
 constexpr int ENTERED_AT = BOTH_AT + aligned(ROWS * BOTH_STRIDE * sizeof(Half));
@@ -52,7 +38,7 @@ constexpr int PARTS_AT = COUNTER_BYTES, SQUARES_AT = PARTS_AT + PARTS * ROWS * B
 constexpr int X_AT = SQUARES_AT + aligned(ROWS * CTAS * sizeof(float));
 constexpr int REST_AT = X_AT + aligned(ROWS * DETER * sizeof(Half));
 
-using OutWeights = Placed<Out, First<WEIGHTS_AT>>;
+using OutWeights = Placed<Out, Start<WEIGHTS_AT>>;
 using ReadWeights = Placed<Read, OutWeights>;
 using SharedWeights = Placed<Shared, ReadWeights>;
 using InnerWeights = Placed<Inner, SharedWeights>;
@@ -70,18 +56,9 @@ struct Given {
   const float *h_bias, *h_scale, *z_bias, *z_scale, *norm_scale, *gates_bias, *first_scale, *out_bias;
   float unimix;
   int steps, batch;
-  Half *hs, *zs;
+  Half *h_out, *z_out;
   char *scratch;
   int scratch_bytes;
-};
-
-// What a CTA knows of its place.
-struct Place {
-  int run, row, steps, batch, column, block;
-  template <class T>
-  GPU T *step(T *all, int t, int width) const {
-    return all + ((size_t(run) * steps + t) * batch + row) * width;
-  }
 };
 
 // Copies what is read in every step: each CTA its shares of the weights, and vectors.
@@ -156,13 +133,6 @@ GPU int draw(const float *logits, float uniform, float unimix) {
   return chosen;
 }
 
-GPU float read_total(const float *parts, int row, int column) {
-  float sum = 0;
-#pragma unroll
-  for (int part = 0; part < PARTS; ++part) sum += fresh(parts + (part * ROWS + row) * BOTH + column);
-  return sum;
-}
-
 // What `enter` will need and no other CTA makes.
 GPU void fetch(const Cta &c, const Given &g, const Place &p, int t) {
   if (t > 0) {
@@ -212,7 +182,7 @@ GPU void posterior(const Cta &c, const Given &g, const Place &p, const float *pa
 // z as it is given back: every CTA knows all of it, and writes some columns.
 GPU void record(const Cta &c, const Given &g, const Place &p, int t) {
   constexpr int COLUMNS = Z / CTAS;
-  Half *z = p.step(g.zs, t, Z);
+  Half *z = p.step(g.z_out, t, Z);
   for (int i = c.thread; i < ROWS * COLUMNS; i += THREADS) {
     int row = i / COLUMNS, column = c.index * COLUMNS + i % COLUMNS;
     int chosen = c.at<uint8_t>(CHOSEN_AT)[row * STOCH + column / CLASSES];
@@ -232,8 +202,8 @@ GPU void enter_z(const Cta &c, const Given &g, const Place &p, int t) {
       const uint8_t *chosen = c.at<uint8_t>(CHOSEN_AT) + row * STOCH;
 #pragma unroll 8
       for (int k = 0; k < STOCH; ++k) {
-        const Half *from = z_in + (k * CLASSES + chosen[k]) * ENTERED + column;
-        left += wide(from[0]), right += wide(from[1]);
+        Two weights = *reinterpret_cast<const Two *>(z_in + (k * CLASSES + chosen[k]) * ENTERED + column);
+        left += wide(weights.v[0]), right += wide(weights.v[1]);
       }
     }
     float *entered = c.at<float>(ENTERED_AT) + to;
@@ -304,8 +274,7 @@ GPU void follow(const Cta &c, const Place &p, const Half *x, const float *square
 }
 
 GPU void observe(Cta &c, const Given &g) {
-  int groups_of_run = g.batch / ROWS, column = c.index * MINE;
-  Place p{c.group / groups_of_run, c.group % groups_of_run * ROWS, g.steps, g.batch, column, column / OWN};
+  Place p = place(c, g.steps, g.batch);
   char *scratch = g.scratch + size_t(c.group) * SCRATCH;
   float *parts = reinterpret_cast<float *>(scratch + PARTS_AT), *squares = reinterpret_cast<float *>(scratch + SQUARES_AT);
   Half *x = reinterpret_cast<Half *>(scratch + X_AT);
@@ -313,7 +282,7 @@ GPU void observe(Cta &c, const Given &g) {
   c.rest = scratch + REST_AT + size_t(c.index) * STREAMED;
   load(c, g, p);
   for (int t = 0; t <= g.steps; ++t) {
-    const Half *h = t ? p.step(g.hs, t - 1, DETER) : g.h + (size_t(p.run) * g.batch + p.row) * DETER;
+    const Half *h = t ? p.step(g.h_out, t - 1, DETER) : g.h + (size_t(p.run) * g.batch + p.row) * DETER;
     float *sums = c.at<float>(SUMS_AT);
     ReadWeights::run<true>(c, h + part * READ_DEPTH, DETER, sums);
     sync(c);
@@ -336,7 +305,7 @@ GPU void observe(Cta &c, const Given &g) {
     hidden(c, p, x, squares);
     arrive(c);
     wait(c);
-    follow(c, p, x, squares, p.step(g.hs, t, DETER));
+    follow(c, p, x, squares, p.step(g.h_out, t, DETER));
     arrive(c);
     wait(c);
   }
@@ -353,7 +322,6 @@ static ffi::Error call(
     float unimix, int32_t steps, int32_t batch, ffi::RemainingArgs args, ffi::RemainingRets results) {
   Arguments a{args, results};
   Given g;
-  // A leading axis of runs is there only where runs are mapped over.
   size_t all = a.count() / DETER, wide = all / batch, every = all * steps;
   g.h = a.next<Half>("h", all * DETER);
   g.z_product = a.next<Half>("z_product", all * HIDDEN);
@@ -377,8 +345,8 @@ static ffi::Error call(
   g.first_scale = a.next<float>("first_scale", wide * HIDDEN);
   g.out_bias = a.next<float>("out_bias", wide * Z);
   int groups = int(all / ROWS);
-  g.hs = a.result<Half>("hs", every * DETER * sizeof(Half));
-  g.zs = a.result<Half>("zs", every * Z * sizeof(Half));
+  g.h_out = a.result<Half>("hs", every * DETER * sizeof(Half));
+  g.z_out = a.result<Half>("zs", every * Z * sizeof(Half));
   g.scratch = a.result<char>("scratch", size_t(groups) * SCRATCH);
   if (batch % ROWS) a.wrong = "batch";
   if (!a.wrong.empty()) return ffi::Error::InvalidArgument(a.wrong + " has another size or type");

@@ -9,7 +9,7 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from jax import ShapeDtypeStruct as Shape
 from jaxtyping import Array, Float
 
-from gpld.fused._observe import Inputs, Layers
+from gpld.fused._observe import Inputs, Layers, Outputs, _Local
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "persistent"
@@ -105,12 +105,18 @@ def sizes_of(layers: Layers) -> tuple[int, ...]:
     return deter, blocks, hidden, layers.stoch, layers.head.out.weight.shape[1] // layers.stoch
 
 
-def call(name: str, layers: Layers, cut: Cut, rows: int, like: Sequence[Shape]) -> Callable[..., list[Array]]:
-    """A kernel as a function of its arrays, which may be mapped over runs."""
-    exact = layers.first.dtype == jnp.float32
-    made = library(name, sizes_of(layers), cut, jax.default_backend() == "gpu", exact)
-    scratch = Shape((rows // 16 * made.scratch,), jnp.uint8)
-    return jax.ffi.ffi_call(made.target, [*like, scratch], vmap_method="broadcast_all")
+def call(
+    name: str, layers: Layers, cut: Cut, keep: Float[Array, "T B 1"], arrays: Sequence[Array]
+) -> tuple[Float[Array, "T B D"], Float[Array, "T B KC"]]:
+    """Both results of a kernel, which may be mapped over runs."""
+    (steps, batch, _), dtype = keep.shape, layers.first.dtype
+    sizes = sizes_of(layers)
+    made = library(name, sizes, cut, jax.default_backend() == "gpu", dtype == jnp.float32)
+    like = [Shape((steps, batch, width), dtype) for width in (sizes[0], sizes[3] * sizes[4])]
+    scratch = Shape((batch // 16 * made.scratch,), jnp.uint8)
+    kernel = jax.ffi.ffi_call(made.target, [*like, scratch], vmap_method="broadcast_all")
+    numbers = {"unimix": np.float32(layers.unimix), "steps": np.int32(steps), "batch": np.int32(batch)}
+    return tuple(kernel(*arrays, **numbers)[:2])
 
 
 def run(
@@ -118,15 +124,29 @@ def run(
 ) -> tuple[Float[Array, "T B D"], Float[Array, "T B KC"]]:
     """`gpld.fused._observe._run` in one kernel. The posterior has one hidden layer, B is a multiple of 16."""
     cell, head, (h, z) = layers.cell, layers.head, start
-    (dense,), (steps, batch, _) = head.mlp.layers, given.keep.shape
+    (dense,) = head.mlp.layers
     inputs = (cell.h_in.linear.bias, cell.h_in.norm.scale, cell.z_in.linear.bias, cell.z_in.norm.scale)
     vectors = (*inputs, cell.norm.scale, cell.gates.bias, dense.norm.scale, head.out.bias)
     weights = (cell.own, cell.shared, cell.gates.weight, layers.first, cell.h_in.linear.weight)
     weights = (*weights, cell.z_in.linear.weight, head.out.weight)
-    like = [Shape((steps, *x.shape), x.dtype) for x in start]
     # z is one-hot in the kernel, but for the one it starts from.
-    arrays = (h, z @ cell.z_in.linear.weight, *given, *weights, *(x.astype(jnp.float32) for x in vectors))
-    hs, zs, _ = call("observe", layers, cut, batch, like)(
-        *arrays, unimix=np.float32(layers.unimix), steps=np.int32(steps), batch=np.int32(batch)
+    started = (h, z @ cell.z_in.linear.weight)
+    vectors = tuple(x.astype(jnp.float32) for x in vectors)
+    return call("observe", layers, cut, given.keep, (*started, *given, *weights, *vectors))
+
+
+def run_back(
+    layers: Layers, local: _Local, outer: Outputs, keep: Float[Array, "T B 1"], *, cut: Cut
+) -> tuple[Float[Array, "T B D"], Float[Array, "T B KC"]]:
+    """`gpld.fused._observe._run_back` in one kernel, from gradients of zero after the last step."""
+    cell, (posterior,), unit = layers.cell, local.posterior, local.norm.unit
+    blocks = unit.reshape(*unit.shape[:-1], *cell.own.shape[:2])
+    along = (
+        jnp.einsum("tbgo,gio->tbgi", blocks, cell.own, preferred_element_type=jnp.float32),
+        jnp.einsum("tbo,io->tbi", unit, cell.shared, preferred_element_type=jnp.float32),
     )
-    return hs, zs
+    slopes = (*local.norm, *posterior, *local.h_in, *local.z_in)
+    given = (keep, *outer, local.probs, *local.gates, local.last, *slopes, along[0].reshape(unit.shape))
+    weights = (layers.head.out.weight, layers.first, cell.gates.weight, cell.own, cell.shared)
+    weights = (*weights, cell.h_in.linear.weight, cell.z_in.linear.weight)
+    return call("observe_back", layers, cut, keep, (*given, along[1], *weights))

@@ -3,7 +3,10 @@
 import dataclasses
 import json
 import re
+import shutil
+import subprocess
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +32,13 @@ def config(deter, blocks, hidden, stoch, classes, compute="float32", batch=16, l
 
 
 def example(direction, of, seeds):
+    """What a scan takes, and its results in float32, with an axis of runs."""
     keys = jnp.stack([jax.random.key(seed) for seed in seeds])
     return jax.jit(jax.vmap(partial(measure.DIRECTIONS[direction].inputs, of)))(keys)
+
+
+def compute(scan, inputs, **options):
+    return jax.block_until_ready(jax.jit(jax.vmap(partial(scan, **options)))(*inputs))
 
 
 SMALL = config(128, 2, 32, 4, 8)
@@ -51,41 +59,37 @@ SLOW = ("small", "one step, no clusters")
     "shape", [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SHAPES]
 )
 def test_one_kernel_does_what_the_plain_scan_does_in_every_run(direction, shape, monkeypatch):
-    of, cut = SHAPES[shape]
     monkeypatch.setattr(measure, "FIRST", 0.3)
-    scans = measure.DIRECTIONS[direction]
-    inputs = example(direction, of, seeds=range(2))
-    expected = jax.jit(jax.vmap(partial(scans.plain, unroll=1)))(*inputs)
-    assert_same(jax.jit(jax.vmap(partial(scans.persistent, cut=cut)))(*inputs), expected)
+    of, cut = SHAPES[shape]
+    inputs, expected = example(direction, of, seeds=range(2))
+    assert_same(compute(measure.DIRECTIONS[direction].persistent, inputs, cut=cut), expected)
 
 
 @pytest.mark.parametrize("direction", measure.DIRECTIONS)
 def test_in_bfloat16_it_is_as_near_to_float32_as_the_plain_scan(direction):
     scans = measure.DIRECTIONS[direction]
-    inputs = example(direction, config(128, 2, 32, 4, 8, "bfloat16", length=16), seeds=range(2))
-    exact = jax.vmap(partial(scans.plain, unroll=1))(*measure.as_float32(inputs))
-    plain = measure.differences(jax.vmap(partial(scans.plain, unroll=1))(*inputs), exact)
-    found = measure.differences(jax.vmap(partial(scans.persistent, cut=Cut(4, 2, 2)))(*inputs), exact)
+    inputs, exact = example(direction, config(128, 2, 32, 4, 8, "bfloat16", length=16), seeds=range(2))
+    plain = measure.differences(compute(scans.plain, inputs, unroll=1), exact)
+    found = measure.differences(compute(scans.persistent, inputs, cut=Cut(4, 2, 2)), exact)
     assert 1e-4 < found["error"] < 1.1 * plain["error"] < 0.05
     assert found["error_z"] <= 1.1 * plain["error_z"]
 
 
 def test_a_class_is_drawn_as_the_plain_scan_draws_it():
-    """At any uniform number, though at the very edge of a share rounding may decide."""
-    layers, start, given = jax.tree.map(lambda x: x[0], example("forwards", SMALL, seeds=[7]))
+    (layers, start, given), _ = example("forwards", SMALL, seeds=[7])
     uniform = jax.random.uniform(jax.random.key(1), given.uniform.shape)
-    given = given._replace(uniform=uniform.at[0, 0].set(0.0).at[0, 1].set(1 - 2**-24))
-    expected = measure._observe._run(layers, start, given, unroll=1)
-    found = one_kernel.run(layers, start, given, cut=Cut(4, 2, 2))
-    np.testing.assert_array_equal(found[1], expected[1])
-    assert float(found[1].sum(-1).min()) == float(found[1].sum(-1).max()) == SMALL.agent.model.stoch
+    given = given._replace(uniform=uniform.at[:, 0, 0].set(0.0).at[:, 0, 1].set(1 - 2**-24))
+    _, expected = compute(measure._observe._run, (layers, start, given), unroll=1)
+    _, found = compute(one_kernel.run, (layers, start, given), cut=Cut(4, 2, 2))
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found.sum(-1), SMALL.agent.model.stoch)
 
 
 def test_arrays_of_another_size_are_refused_by_name():
-    layers, start, given = jax.tree.map(lambda x: x[0], example("forwards", SMALL, seeds=[0]))
+    (layers, start, given), _ = example("forwards", SMALL, seeds=[0])
     given = given._replace(e_part=given.e_part[..., :-1])
     with pytest.raises(jax.errors.JaxRuntimeError, match=r"^INVALID_ARGUMENT: e has another size or type"):
-        one_kernel.run(layers, start, given, cut=Cut(4, 2, 2))
+        compute(one_kernel.run, (layers, start, given), cut=Cut(4, 2, 2))
 
 
 def test_it_measures(tmp_path, monkeypatch, capsys):
@@ -93,10 +97,12 @@ def test_it_measures(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         measure, "cuts", lambda ctas, runs: {"one": Cut(4, 2, 2), "none": Cut(4, 2, 2, 20_000)}
     )
-    rows = measure.main(measure.Options(runs=(2,), fresh=2, repeats=1, out=tmp_path))
+    rows = measure.main(
+        measure.Options(runs=(2,), directions=("forwards",), fresh=2, repeats=1, out=tmp_path)
+    )
     assert json.loads((tmp_path / "persistent.json").read_text())["rows"] == rows
     found = {(row["direction"], row["candidate"]): row for row in rows}
-    assert len(found) == 4 * len(measure.DIRECTIONS)
+    assert len(found) == 4
     for (_, name), row in found.items():
         if name == "none":
             assert re.search(
@@ -110,12 +116,49 @@ def test_it_measures(tmp_path, monkeypatch, capsys):
 
 
 def test_thread_blocks_are_shared_by_the_runs():
-    assert {name: cut[:3] for name, cut in measure.cuts(128, 5).items()} == {
-        "16 CTAs by 8, 16 warps": (16, 8, 16),
-        "16 CTAs by 8, 8 warps": (16, 8, 8),
-        "16 CTAs by 4, 16 warps": (16, 4, 16),
-        "8 CTAs by 8, 16 warps": (8, 8, 16),
-    }
+    assert [cut[:3] for cut in measure.cuts(128, 5).values()] == [
+        (16, 8, 16),
+        (16, 8, 8),
+        (16, 16, 16),
+        (16, 4, 16),
+        (16, 2, 16),
+        (8, 8, 16),
+    ]
+
+
+SANITIZED = ("-fsanitize=thread", "-g", "-O1", "-x", "c++", "-std=c++20", "-pthread", "-w")
+SIZES = [
+    "DETER=128",
+    "BLOCKS=2",
+    "HIDDEN=64",
+    "STOCH=8",
+    "CLASSES=16",
+    "CTAS=4",
+    "CLUSTER=2",
+    "WARPS=2",
+    "SHARED_LIMIT=120000",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", ["observe", "observe_back"])
+@pytest.mark.parametrize("barrier", [None, "  sync(c);", "  sync_cluster(c);", "    wait(c);"])
+def test_no_thread_reads_what_another_may_be_writing(kernel, barrier, tmp_path):
+    """By the thread sanitizer, which notices where a barrier is left out."""
+    shutil.copytree(one_kernel.HERE, tmp_path, dirs_exist_ok=True)
+    source, program = tmp_path / f"{kernel}.cu", tmp_path / "races"
+    if barrier:
+        before, after = source.read_text().rsplit(f"\n{barrier}\n", 1)
+        source.write_text(f"{before}\n{after}")
+    macros = [f"-D{macro}" for macro in (*SIZES, f'SOURCE="{source}"', f"KERNEL={kernel}")]
+    harness = str(Path(__file__).with_name("races.cpp"))
+    command = [one_kernel.compiler(False), *SANITIZED, "-isystem", jax.ffi.include_dir(), *macros, harness]
+    subprocess.run([*command, "-o", str(program)], check=True)
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    if "FATAL: ThreadSanitizer" in done.stderr:
+        pytest.skip("the thread sanitizer does not work here")
+    assert ("WARNING: ThreadSanitizer: data race" in done.stderr) == (barrier is not None), done.stderr
+    assert (done.returncode == 0) == (barrier is None)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +167,7 @@ def test_thread_blocks_are_shared_by_the_runs():
         ({"runs": (8, 0)}, "runs: 0 is not allowed; it must be from 1 to 128"),
         ({"fresh": 0}, "fresh: 0 is not allowed; it must be at least 1"),
         ({"ctas": 132}, "ctas: 132 is not allowed; it must be a power of two"),
-        ({"directions": ("up",)}, "directions: 'up' is none; allowed are forwards"),
+        ({"directions": ("up",)}, "directions: 'up' is none; allowed are forwards, backwards"),
         ({"preset": ("13m",)}, "preset: '13m' is not a preset"),
     ],
 )
