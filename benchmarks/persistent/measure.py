@@ -8,7 +8,8 @@ their weights in shared memory, and wait for each other three times a step.
 
 First, on fresh inputs again and again: the error against the plain scan in float32, beside that of today's
 kernels, the share of classes that are the same, and whether the same inputs give the same bits twice. Then
-the time, in turns. Writes `persistent.json` as it measures. What does not compile or fit is left out by name.
+the time, in turns; and at last that of whole updates, with the fastest kernel of each direction and with
+today's. Writes `persistent.json` as it measures. What does not compile or fit is left out by name.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,7 +31,7 @@ import tyro
 from jaxtyping import Array, PyTree
 
 from gpld import agent
-from gpld.analysis.cost import WALKER
+from gpld.analysis.cost import WALKER, Program
 from gpld.config import Config, ConfigError, with_presets
 from gpld.distributions import mixed_softmax
 from gpld.fused import _observe
@@ -64,6 +65,8 @@ class Options:
     """Inputs that results are compared on."""
     repeats: int = 15
     """Timed turns; their median is reported."""
+    updates: bool = True
+    """Time whole updates, too."""
     out: Path = dataclasses.field(default=Path("results"), repr=False)
     """Folder for the JSON."""
 
@@ -247,6 +250,48 @@ def measure(compiling: Programs, runs: int, options: Options) -> list[dict[str, 
     return [{**row, **times.get(row["candidate"], {})} for row in rows]
 
 
+def fastest(rows: Sequence[dict[str, Any]], runs: int, options: Options) -> dict[str, Cut] | None:
+    """The cut of each direction, if there is one that works."""
+    spread, best = cuts(options.ctas, runs), {}
+    for row in rows:
+        if row["runs"] == runs and row["candidate"] in spread and "ms" in row:
+            best.setdefault(row["direction"], []).append((row["ms"], spread[row["candidate"]]))
+    return {name: min(found)[1] for name, found in best.items()} if len(best) == len(DIRECTIONS) else None
+
+
+def measure_updates(
+    config: Config, rows: Sequence[dict[str, Any]], options: Options, pool: Executor
+) -> list[dict[str, Any]]:
+    """Whole updates, milliseconds for each run."""
+    chosen = {runs: fastest(rows, runs, options) for runs in options.runs}
+    programs = {
+        (runs, "today"): pool.submit(Program, config, runs=runs) for runs, cut in chosen.items() if cut
+    }
+    wait(programs.values())  # before others are traced with other scans
+    for runs, cut in chosen.items():
+        if cut:
+            with one_kernel.instead(**cut):
+                programs[runs, "one kernel each"] = pool.submit(Program, config, runs=runs)
+                wait(programs.values())
+    times: dict[tuple[int, str], list[float]] = {key: [] for key in programs}
+    for _ in range(options.repeats):
+        for key, program in programs.items():
+            times[key].append(program.result().time())
+    return [
+        {
+            "direction": "update",
+            "runs": runs,
+            "candidate": name,
+            "ms": statistics.median(times[runs, name]),
+            "spread": max(times[runs, name]) - min(times[runs, name]),
+            "kernels": program.result().kernels,
+            "compile_seconds": program.result().compile_seconds,
+            "skipped": int(jnp.sum(program.result().states.skipped)),
+        }
+        for (runs, name), program in programs.items()
+    ]
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows to read."""
     head = f"{'runs':>4} {'scan':<10} {'candidate':<28} {'ms':>8} {'spread':>7} {'error':>8} {'z':>8}"
@@ -256,8 +301,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         if "failed" in row:
             lines.append(f"{begin} {row['failed'][:60]}")
         else:
-            numbers = f"{row['ms']:>8.3f} {row['spread']:>7.3f} {row['error']:>8.1e} {row['error_z']:>8.1e}"
-            lines.append(f"{begin} {numbers} {row['same']:.3f} {row['repeatable']}")
+            lines.append(f"{begin} {row['ms']:>8.3f} {row['spread']:>7.3f}")
+            if "error" in row:
+                errors = f"{row['error']:>8.1e} {row['error_z']:>8.1e} {row['same']:.3f}"
+                lines[-1] += f" {errors} {row['repeatable']}"
     return "\n".join(lines)
 
 
@@ -289,9 +336,15 @@ def main(options: Options) -> list[dict[str, Any]]:
             for runs in options.runs
             for name in options.directions
         }
-        for (runs, name), programs in compiling.items():
-            rows += [{"direction": name, **row} for row in measure(programs, runs, options)]
+
+        def add(more: list[dict[str, Any]]) -> None:
+            rows.extend(more)
             (options.out / "persistent.json").write_text(json.dumps(record, indent=2) + "\n")
+
+        for (runs, name), programs in compiling.items():
+            add([{"direction": name, **row} for row in measure(programs, runs, options)])
+        if options.updates:
+            add(measure_updates(config, rows, options, pool))
     print(table(rows))
     return rows
 

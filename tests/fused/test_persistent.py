@@ -15,6 +15,7 @@ import pytest
 
 from gpld.config import AgentConfig, Config, ConfigError, ModelConfig, ReplayConfig
 from tests import scripts
+from tests.fused import test_observe
 from tests.fused.helpers import assert_same
 
 measure = scripts.load("benchmarks/persistent/measure.py")
@@ -92,19 +93,38 @@ def test_arrays_of_another_size_are_refused_by_name():
         compute(one_kernel.run, (layers, start, given), cut=Cut(4, 2, 2))
 
 
-def test_it_measures(tmp_path, monkeypatch, capsys):
+def test_gradients_through_both_kernels_equal_those_of_the_plain_scan():
+    arguments = test_observe.example(SMALL.agent.model, 3, 16)
+
+    def traced(twin):
+        return jax.jit(partial(test_observe.gradients(test_observe.total), twin)).trace(*arguments)
+
+    with one_kernel.instead(forwards=Cut(4, 2, 2), backwards=Cut(4, 2, 2)):
+        ours = traced(test_observe.in_kernels)
+    assert str(ours.jaxpr).count("ffi_call[") == 2
+    found, expected = (
+        program.lower().compile()(*arguments) for program in (ours, traced(test_observe.plain))
+    )
+    assert_same(found, expected)
+
+
+@pytest.mark.parametrize("updates", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_it_measures(updates, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(measure, "with_presets", lambda *_: dataclasses.replace(SMALL))
     monkeypatch.setattr(
         measure, "cuts", lambda ctas, runs: {"one": Cut(4, 2, 2), "none": Cut(4, 2, 2, 20_000)}
     )
-    rows = measure.main(
-        measure.Options(runs=(2,), directions=("forwards",), fresh=2, repeats=1, out=tmp_path)
-    )
+    directions = tuple(measure.DIRECTIONS) if updates else ("forwards",)
+    options = measure.Options(runs=(2,), directions=directions, fresh=2, repeats=1, updates=updates)
+    rows = measure.main(dataclasses.replace(options, out=tmp_path))
     assert json.loads((tmp_path / "persistent.json").read_text())["rows"] == rows
     found = {(row["direction"], row["candidate"]): row for row in rows}
-    assert len(found) == 4
-    for (_, name), row in found.items():
-        if name == "none":
+    assert len(found) == len(rows) == 4 * len(directions) + 2 * updates
+    for (direction, name), row in found.items():
+        if direction == "update":
+            assert row["ms"] > 0
+            assert row["skipped"] == 0
+        elif name == "none":
             assert re.search(
                 r"observe\w*.cu does not compile: .*static assertion failed: without room", row["failed"]
             )
