@@ -11,25 +11,15 @@
 // in bytes.
 #pragma once
 
-#include <cmath>
-#include <cstddef>
-#include <cstdint>
-#include <cstring>
-
-#include "xla/ffi/api/ffi.h"
+#include "basics.h"
 
 #ifdef __CUDACC__
 #include <cooperative_groups.h>
-#include <cuda_bf16.h>
-#define GPU __device__ __forceinline__
 #else
 #include <memory>
 #include <thread>
 #include <vector>
-#define GPU inline
 #endif
-
-namespace ffi = xla::ffi;
 
 constexpr int ROWS = 16;  // as many as a matrix unit takes
 static_assert(ROWS % WARPS == 0);
@@ -41,58 +31,7 @@ constexpr int LANES = 1;
 constexpr int THREADS = WARPS * LANES;
 constexpr int COUNTER_BYTES = 128;  // the counter of a group's barrier has a line of its own
 
-constexpr int least(int a, int b) { return a < b ? a : b; }
-constexpr int most(int a, int b) { return a < b ? b : a; }
 constexpr int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
-
-// Numbers in memory: bfloat16, or float32 where a test wants to see all digits.
-
-#ifdef EXACT
-using Half = float;
-constexpr auto HALF = ffi::F32;
-GPU float wide(Half x) { return x; }
-GPU Half narrow(float x) { return x; }
-#else
-struct Half {
-  uint16_t bits;
-};
-constexpr auto HALF = ffi::BF16;
-#ifdef __CUDACC__
-GPU float wide(Half x) { return __uint_as_float(uint32_t(x.bits) << 16); }
-GPU Half narrow(float x) { return {__bfloat16_as_ushort(__float2bfloat16_rn(x))}; }
-#else
-GPU float wide(Half x) {
-  uint32_t bits = uint32_t(x.bits) << 16;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-GPU Half narrow(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof bits);
-  if (std::isnan(x)) return {0x7fff};
-  return {uint16_t((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
-}
-#endif
-#endif
-
-struct alignas(8 * sizeof(Half)) Eight {
-  Half v[8];
-};
-struct alignas(2 * sizeof(Half)) Two {
-  Half v[2];
-};
-
-#ifdef __CUDACC__
-GPU float exponential(float x) { return __expf(x); }
-GPU float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
-GPU float inverse_root(float x) { return rsqrtf(x); }
-#else
-GPU float exponential(float x) { return std::exp(x); }
-GPU float sigmoid(float x) { return 1 / (1 + std::exp(-x)); }
-GPU float inverse_root(float x) { return 1 / std::sqrt(x); }
-#endif
-GPU float silu(float x) { return x * sigmoid(x); }
 
 // Who waits for whom.
 
@@ -369,33 +308,6 @@ GPU float read_total(const float *parts, int row, int column) {
   return sum;
 }
 
-// How it is called: arguments in order, each with the size that it must have.
-struct Arguments {
-  ffi::RemainingArgs given;
-  ffi::RemainingRets results;
-  int taken = 0, made = 0;
-  std::string wrong;
-
-  size_t count() {  // of the numbers in the first, for all runs, over which a call may be mapped
-    auto first = given.get<ffi::AnyBuffer>(0);
-    return first.has_error() ? 0 : first->element_count();
-  }
-  template <class T>
-  const T *next(const char *name, size_t count) {
-    auto got = given.get<ffi::AnyBuffer>(taken++);
-    auto type = sizeof(T) == sizeof(Half) && !std::is_same_v<T, float> ? HALF : ffi::F32;
-    if (got.has_error() || got->element_count() != count || got->element_type() != type)
-      wrong = wrong.empty() ? name : wrong;
-    return got.has_error() ? nullptr : static_cast<const T *>(got->untyped_data());
-  }
-  template <class T>
-  T *result(const char *name, size_t bytes) {
-    auto got = results.get<ffi::AnyBuffer>(made++);
-    if (got.has_error() || (*got)->size_bytes() != bytes) wrong = wrong.empty() ? name : wrong;
-    return got.has_error() ? nullptr : static_cast<T *>((*got)->untyped_data());
-  }
-};
-
 // Runs `kernel` on all CTAs of all groups, whose counters begin each group's scratch.
 #ifdef __CUDACC__
 template <class Given, void work(Cta &, const Given &)>
@@ -405,10 +317,6 @@ __global__ void __launch_bounds__(THREADS, 1) kernel(Given given) {
   unsigned *counter = reinterpret_cast<unsigned *>(given.scratch + size_t(blockIdx.x / CTAS) * given.scratch_bytes);
   Cta cta{int(blockIdx.x) / CTAS, index, index % CLUSTER, thread, thread / LANES, thread % LANES, shared, nullptr, counter, 0};
   work(cta, given);
-}
-
-inline ffi::Error failed(const char *what, cudaError_t error) {
-  return ffi::Error::Internal(std::string(what) + ": " + cudaGetErrorString(error));
 }
 
 template <class Given, void work(Cta &, const Given &)>

@@ -319,7 +319,7 @@ def validate(options: Options) -> None:
         raise ConfigError(f"ctas: {options.ctas} is not allowed; it must be a power of two")
     if bad := [runs for runs in options.runs if not 1 <= runs <= options.ctas]:
         raise ConfigError(f"runs: {bad[0]} is not allowed; it must be from 1 to {options.ctas}")
-    if one_kernel.compiler(jax.default_backend() == "gpu") is None:
+    if one_kernel.libraries.compiler(jax.default_backend() == "gpu") is None:
         raise ConfigError("there is no compiler: nvcc for a GPU, a C++ compiler for a CPU")
 
 

@@ -354,11 +354,8 @@ extern "C" int observe_back_scratch() { return SCRATCH; }
 extern "C" int observe_back_shared() { return SHARED_BYTES; }
 extern "C" int observe_back_streamed() { return STREAMED; }
 
-static ffi::Error call(
-#ifdef __CUDACC__
-    cudaStream_t stream,
-#endif
-    float unimix, int32_t steps, int32_t batch, ffi::RemainingArgs args, ffi::RemainingRets results) {
+static ffi::Error call(STREAM float unimix, int32_t steps, int32_t batch, ffi::RemainingArgs args,
+                       ffi::RemainingRets results) {
   Arguments a{args, results};
   Given g;
   size_t every = a.count(), all = every / steps, wide = all / batch;
@@ -397,19 +394,7 @@ static ffi::Error call(
   if (batch % ROWS) a.wrong = "batch";
   if (!a.wrong.empty()) return ffi::Error::InvalidArgument(a.wrong + " has another size or type");
   g.unimix = unimix, g.steps = steps, g.batch = batch, g.scratch_bytes = SCRATCH;
-#ifdef __CUDACC__
-  return launch<Given, observe_back>(stream, g, groups, SHARED_BYTES);
-#else
-  return launch<Given, observe_back>(g, groups, SHARED_BYTES);
-#endif
+  return launch<Given, observe_back>(ON_STREAM g, groups, SHARED_BYTES);
 }
 
-XLA_FFI_DEFINE_HANDLER_SYMBOL(observe_back_handler, call, ffi::Ffi::Bind()
-#ifdef __CUDACC__
-                                                              .Ctx<ffi::PlatformStream<cudaStream_t>>()
-#endif
-                                                              .Attr<float>("unimix")
-                                                              .Attr<int32_t>("steps")
-                                                              .Attr<int32_t>("batch")
-                                                              .RemainingArgs()
-                                                              .RemainingRets());
+HANDLER(observe_back, .Attr<float>("unimix").Attr<int32_t>("steps").Attr<int32_t>("batch"));

@@ -1,14 +1,10 @@
 """Compiles the persistent kernels for given sizes, and calls them from JAX.
 
-With nvcc for a GPU, and with a C++ compiler for a CPU, where threads stand for warps: that is for tests.
+On a CPU, where tests run, threads stand for warps.
 """
 
-import ctypes
 import functools
-import hashlib
-import os
-import shutil
-import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,12 +20,11 @@ from jaxtyping import Array, Float
 from gpld.fused import _observe
 from gpld.fused._observe import Inputs, Layers, Outputs, _Local
 
+sys.path.append(str(Path(__file__).parents[1] / "cuda"))
+
+import libraries
+
 HERE = Path(__file__).parent
-CACHE = HERE.parents[1] / ".cache" / "persistent"
-NVCC = ("nvcc", "-std=c++17", "-O3", "--expt-relaxed-constexpr", "-diag-suppress", "940,2473")
-# The short form, -arch=sm_90a, does not reach all of nvcc's passes.
-HOPPER = ("-gencode=arch=compute_90a,code=sm_90a", "-Xcompiler", "-fPIC", "-Xptxas", "-v")
-CPP = ("-x", "c++", "-std=c++20", "-O1", "-fPIC", "-pthread", "-Wno-unknown-pragmas")
 
 
 class Cut(NamedTuple):
@@ -59,45 +54,13 @@ class Library(NamedTuple):
     """What the compiler says of registers and spills."""
 
 
-def compiler(gpu: bool) -> str | None:
-    """The compiler's path, if there is one."""
-    names = ("nvcc", "/usr/local/cuda/bin/nvcc") if gpu else (os.environ.get("CXX", "g++"), "clang++")
-    return next(filter(None, map(shutil.which, names)), None)
-
-
-def compiled(name: str, macros: Sequence[str], gpu: bool) -> tuple[Path, str]:
-    """The library made of `name`.cu, and what the compiler said; from the cache if it is there."""
-    found = compiler(gpu)
-    if found is None:
-        raise FileNotFoundError("nvcc" if gpu else "a C++ compiler")
-    options = [*(NVCC[1:] + HOPPER if gpu else CPP), "-shared", "-isystem", jax.ffi.include_dir()]
-    command = [found, *options, *(f"-D{macro}" for macro in macros)]
-    sources = b"".join((HERE / file).read_bytes() for file in ("common.h", f"{name}.cu"))
-    digest = hashlib.sha256(sources + repr(command).encode()).hexdigest()[:16]
-    path, said = CACHE / f"{name}-{digest}.so", CACHE / f"{name}-{digest}.txt"
-    if not path.exists():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        # Under a name of its own until it is whole: others may compile the same.
-        fresh = path.with_suffix(f".{os.getpid()}")
-        command += [str(HERE / f"{name}.cu"), "-o", str(fresh)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr)
-            raise RuntimeError(f"{name}.cu does not compile: {first}")
-        said.write_text(done.stderr)
-        fresh.replace(path)
-    return path, said.read_text()
-
-
 @functools.cache
 def library(name: str, sizes: tuple[int, ...], cut: Cut, gpu: bool, exact: bool) -> Library:
     """The kernel for sizes (deter, blocks, hidden, stoch, classes), which JAX then knows."""
     names = ("DETER", "BLOCKS", "HIDDEN", "STOCH", "CLASSES", "CTAS", "CLUSTER", "WARPS", "SHARED_LIMIT")
     macros = [f"{macro}={value}" for macro, value in zip(names, (*sizes, *cut), strict=True)]
-    path, report = compiled(name, [*macros, *(["EXACT"] if exact else [])], gpu)
-    loaded = ctypes.CDLL(str(path))
-    handler = jax.ffi.pycapsule(getattr(loaded, f"{name}_handler"))
-    jax.ffi.register_ffi_target(path.stem, handler, platform="CUDA" if gpu else "cpu")
+    path, report = libraries.compiled(HERE / f"{name}.cu", [*macros, *(["EXACT"] if exact else [])], gpu)
+    loaded = libraries.loaded(path, name, gpu)
     numbers = (getattr(loaded, f"{name}_{what}")() for what in ("scratch", "shared", "streamed"))
     return Library(path.stem, *numbers, report)
 

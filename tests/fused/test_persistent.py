@@ -20,8 +20,9 @@ from tests.fused.helpers import assert_same
 
 measure = scripts.load("benchmarks/persistent/measure.py")
 one_kernel, Cut = measure.one_kernel, measure.Cut
+libraries = one_kernel.libraries
 
-pytestmark = pytest.mark.skipif(one_kernel.compiler(False) is None, reason="there is no C++ compiler")
+pytestmark = pytest.mark.skipif(libraries.compiler(False) is None, reason="there is no C++ compiler")
 
 
 def config(deter, blocks, hidden, stoch, classes, compute="float32", batch=16, length=4):
@@ -172,7 +173,16 @@ def test_no_thread_reads_what_another_may_be_writing(kernel, barrier, tmp_path):
         source.write_text(f"{before}\n{after}")
     macros = [f"-D{macro}" for macro in (*SIZES, f'SOURCE="{source}"', f"KERNEL={kernel}")]
     harness = str(Path(__file__).with_name("races.cpp"))
-    command = [one_kernel.compiler(False), *SANITIZED, "-isystem", jax.ffi.include_dir(), *macros, harness]
+    command = [
+        libraries.compiler(False),
+        *SANITIZED,
+        "-isystem",
+        jax.ffi.include_dir(),
+        "-I",
+        libraries.HERE,
+        *macros,
+        harness,
+    ]
     subprocess.run([*command, "-o", str(program)], check=True)
     done = subprocess.run([program], capture_output=True, text=True, check=False)
     if "FATAL: ThreadSanitizer" in done.stderr:
