@@ -8,6 +8,7 @@ A step of a dream is 16 kernels today. The candidates make up to four of it:
     next h      norm, gates, GRU
     readers     the product of h with all that reads it, by cuBLAS
     chain       prior, classes, the policy of the new state, its action, and what enters the next step
+    CUDA        GRU's product and gates in one kernel on Hopper's matrix units (`foundations/next_h.cu`)
 
 Writes `dreams.json` as it measures. Those that do not compile are left out by name.
 """
@@ -16,6 +17,7 @@ import dataclasses
 import itertools
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -46,6 +48,10 @@ from gpld.nets import NORM_EPS, cast, unrolled
 from gpld.training.provenance import provenance
 from gpld.world_model import DreamNoise, States
 
+sys.path.append(str(Path(__file__).parent / "foundations"))
+
+import next_h as next_h_in_cuda
+
 ACTIONS = 16
 """Columns of an action inside a kernel: as many as a matrix unit takes."""
 
@@ -58,6 +64,8 @@ class Cuts(NamedTuple):
     chain: Tile | None = Tile(rows=16, columns=128, warps=8)
     stored: bool = False
     """Whether the chain stores what it makes and loads it in slices, beside those of the next matrix."""
+    cuda: int = 0
+    """Without `hidden`: thread blocks of the kernel in CUDA that share a block's rows; 0 for none."""
 
 
 def hidden(
@@ -336,10 +344,14 @@ def imagine(
     later = jnp.pad(later, ((0, 0), (0, 0), (0, ACTIONS - actions)))
     given = noise.classes, later, jnp.arange(1, steps + 1, dtype=jnp.int32)[:, None]
 
+    packed = next_h_in_cuda.packed(cell.gates.weight) if cuts.cuda else None
+
     def follow_h(h, blocks, active, record):
         if cuts.hidden is None:
             own = _block_products(blocks, cell.own)
             x = kernels.activate_hidden(own, active @ prior.shared, cell.bias, cell.norm.scale)
+            if cuts.cuda:
+                return next_h_in_cuda.next_h(x, packed, cell.gates.bias, h, record, parts=cuts.cuda)
             return kernels.gru_blocks(_block_products(x, cell.gates.weight), cell.gates.bias, h, record)
         x, squares = hidden(h, active, cell.own, prior.shared, cell.bias, cuts.hidden)
         h, record = next_h(
@@ -402,6 +414,10 @@ CANDIDATES: dict[str, Callable[..., Dream]] = {
             "recurrence, small": Cuts(
                 Tile(rows=64, columns=128, warps=4), Tile(rows=64, columns=32, warps=4, stages=4), None
             ),
+            **{
+                f"next h in CUDA, {parts} parts": Cuts(hidden=None, chain=None, cuda=parts)
+                for parts in (1, 2, 4, 8)
+            },
             "chain": Cuts(hidden=None),
             "chain, 4 warps": Cuts(hidden=None, chain=Tile(rows=16, columns=128, warps=4)),
             "chain, 32 rows": Cuts(hidden=None, chain=Tile(rows=32, columns=128, warps=8)),

@@ -5,13 +5,15 @@
 It makes the next h of the block GRU from the activated hidden layer: a product with a block-diagonal matrix,
 and all gates. `xla` leaves all to XLA. `today` is a product by cuBLAS and a kernel of Pallas through Triton,
 as in training. The others are one kernel: in Pallas through Triton, in Triton itself through jax-triton, and
-in Pallas through Mosaic GPU. Some keep their weights and stream rows past them, as does that of Mosaic GPU.
-Those that are not installed, or do not compile, are left out by name. Writes `foundations.json`.
+in Pallas through Mosaic GPU, and in CUDA. Some keep their weights and stream rows past them, as do those of
+Mosaic GPU and CUDA. Those that are not installed, or do not compile, are left out by name. Writes
+`foundations.json`.
 """
 
 import dataclasses
 import json
 import statistics
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -30,6 +32,10 @@ from gpld.fused import kernels
 from gpld.fused.kernels._step import follow
 from gpld.fused.kernels._tiles import At, Tile, call, dot, products
 from gpld.training.provenance import provenance
+
+sys.path.append(str(Path(__file__).parent))
+
+import next_h
 
 
 class Inputs(NamedTuple):
@@ -63,6 +69,13 @@ def today(x: Array, weight: Array, bias: Array, h: Array) -> Outputs:
     gates = jax.lax.dot_general(x, weight, (((2,), (1,)), ((0,), (0,))))
     record = At(kernels.empty_record(h, 1), jnp.zeros(1, jnp.int32))
     rows, blocks, _ = kernels.gru_blocks(gates, bias, h, record)
+    return rows, blocks
+
+
+def cuda(x: Array, weight: Array, bias: Array, h: Array, *, parts: int) -> Outputs:
+    """One kernel in CUDA, with weights as it packs them."""
+    record = At(kernels.empty_record(h, 1), jnp.zeros(1, jnp.int32))
+    rows, blocks, _ = next_h.next_h(x, weight, bias, h, record, parts=parts)
     return rows, blocks
 
 
@@ -254,6 +267,17 @@ KEPT = (
 """Tiles of kernels that keep their weights, and how many parts the rows are cut into."""
 
 
+PARTS = (1, 2, 4, 8)
+"""Thread blocks in CUDA that share the rows of a block's columns."""
+
+
+def packed(variant: str, inputs: Inputs) -> Inputs:
+    """The same with weights as a variant wants them, which training would do once for all steps."""
+    if not variant.startswith("CUDA"):
+        return inputs
+    return inputs._replace(weight=jax.jit(jax.vmap(next_h.packed))(inputs.weight))
+
+
 def variants() -> dict[str, Callable[..., Outputs]]:
     """All that are timed, of arrays with a leading axis of runs."""
     found: dict[str, Callable[..., Outputs]] = {"xla": jax.vmap(xla), "today": jax.vmap(today)}
@@ -267,6 +291,8 @@ def variants() -> dict[str, Callable[..., Outputs]]:
         found[f"jax-triton, {name}"] = partial(jax_triton_kept, tile=tile, parts=parts)
     for parts in (2, 4, 8):
         found[f"Pallas, Mosaic GPU, {parts} parts"] = jax.vmap(partial(mosaic_gpu, parts=parts))
+    for parts in PARTS:
+        found[f"CUDA, {parts} parts"] = jax.vmap(partial(cuda, parts=parts))
     return found
 
 
@@ -305,9 +331,10 @@ def random_inputs(options: Options, runs: int) -> Inputs:
     return Inputs(x.astype(half), (weight / own**0.5).astype(half), bias, jnp.tanh(h).astype(half))
 
 
-def measure(step: Callable[..., Outputs], inputs: Inputs, options: Options) -> dict[str, float]:
+def measure(name: str, inputs: Inputs, options: Options) -> dict[str, float]:
     """Microseconds of a step, and how far its result is from that of float32."""
     exact = jax.jit(jax.vmap(xla))(*(x.astype(jnp.float32) for x in inputs))
+    step, inputs = variants()[name], packed(name, inputs)
     found = jax.jit(step)(*inputs)
     far = [jnp.abs(a - b.astype(jnp.float32)).max() for a, b in zip(exact, found, strict=True)]
 
@@ -334,9 +361,9 @@ def main(options: Options) -> list[dict]:
     options.out.mkdir(parents=True, exist_ok=True)
     for runs in options.runs:
         inputs = random_inputs(options, runs)
-        for name, step in variants().items():
+        for name in variants():
             try:
-                found = measure(step, inputs, options)
+                found = measure(name, inputs, options)
             except Exception as error:  # of whatever kind: the others are timed
                 found = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
             rows.append({"runs": runs, "variant": name, **found})
