@@ -11,58 +11,28 @@
 // in bytes.
 #pragma once
 
-#include "basics.h"
+#include "warps.h"
 
 #ifdef __CUDACC__
 #include <cooperative_groups.h>
-#else
-#include <memory>
-#include <thread>
-#include <vector>
 #endif
 
-constexpr int ROWS = 16;  // as many as a matrix unit takes
 static_assert(ROWS % WARPS == 0);
-#ifdef __CUDACC__
-constexpr int LANES = 32;
-#else
-constexpr int LANES = 1;
-#endif
-constexpr int THREADS = WARPS * LANES;
 constexpr int COUNTER_BYTES = 128;  // the counter of a group's barrier has a line of its own
-
-constexpr int aligned(int bytes) { return (bytes + 127) / 128 * 128; }
 
 // Who waits for whom.
 
-#ifndef __CUDACC__
-struct Meeting {  // a barrier of so many threads
-  unsigned of, arrived = 0;
-  void wait() {
-    unsigned until = (__atomic_fetch_add(&arrived, 1, __ATOMIC_ACQ_REL) / of + 1) * of;
-    while (__atomic_load_n(&arrived, __ATOMIC_ACQUIRE) < until) std::this_thread::yield();
-  }
-};
-#endif
-
-struct Cta {
+struct Cta : Warp {
   int group, index, rank;  // its place in the group, and in the cluster
-  int thread, warp, lane;
-  char *shared, *rest;  // its shared memory, and its weights that have no room there
   unsigned *counter, target;
+  char *rest;  // its weights that have no room in shared memory
 #ifndef __CUDACC__
-  Meeting *within, *cluster;
+  Meeting *cluster;
   char **shared_of;  // the cluster
 #endif
-
-  template <class T>
-  GPU T *at(int bytes) const {
-    return reinterpret_cast<T *>(shared + bytes);
-  }
 };
 
 #ifdef __CUDACC__
-GPU void sync(const Cta &) { __syncthreads(); }
 GPU void sync_cluster(const Cta &) {
   if constexpr (CLUSTER > 1) cooperative_groups::this_cluster().sync();
   else __syncthreads();
@@ -84,7 +54,6 @@ GPU unsigned counted(unsigned *counter) {
   return value;
 }
 #else
-GPU void sync(const Cta &c) { c.within->wait(); }
 GPU void sync_cluster(const Cta &c) { c.cluster->wait(); }
 template <class T>
 GPU T *remote(const Cta &c, T *mine, int rank) {
@@ -109,80 +78,6 @@ GPU void wait(Cta &c) {
     for (unsigned tries = 0; counted(c.counter) < c.target; ++tries) give_up(tries);
   sync(c);
 }
-
-// What other CTAs have written is read from L2, not from a cache that may hold what was there before.
-#ifdef __CUDACC__
-GPU float fresh(const float *x) { return __ldcg(x); }
-#ifndef EXACT
-GPU Half fresh(const Half *x) { return {__ldcg(reinterpret_cast<const unsigned short *>(x))}; }
-#endif
-template <bool FRESH>
-GPU uint4 sixteen_bytes(const void *x) {
-  auto from = static_cast<const uint4 *>(x);
-  return FRESH ? __ldcg(from) : *from;
-}
-#else
-template <class T>
-GPU T fresh(const T *x) {
-  return *x;
-}
-#endif
-
-GPU float sum_of_lanes(float x) {
-#ifdef __CUDACC__
-#pragma unroll
-  for (int far = LANES / 2; far; far /= 2) x += __shfl_xor_sync(~0u, x, far);
-#endif
-  return x;
-}
-
-// Products. A piece of a weight is 32 rows of 8 columns, in the order in which the lanes of a warp hold it: lane
-// 4 n + q has rows 8 q to 8 q + 7 of column n. That lane loads as many columns of the other factor at once,
-// though a matrix unit asks for them in another order: which is the same for both factors, and so none matters.
-
-constexpr int DEPTH = 32, WIDE = 8, PIECE = DEPTH * WIDE / 8;
-
-#ifdef __CUDACC__
-struct Sum {
-  float v[4];
-};
-GPU void matrix_unit(Sum &sum, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-      "{%0,%1,%2,%3};"
-      : "+f"(sum.v[0]), "+f"(sum.v[1]), "+f"(sum.v[2]), "+f"(sum.v[3])
-      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-template <bool FRESH, bool STREAMED>
-GPU void multiply(Sum &sum, const Half *x, int stride, const Eight *piece, int lane) {
-  const Half *row = x + lane / 4 * stride + lane % 4 * 8;
-  uint4 upper = sixteen_bytes<FRESH>(row), lower = sixteen_bytes<FRESH>(row + 8 * stride);
-  uint4 w = sixteen_bytes<STREAMED>(piece + lane);
-  matrix_unit(sum, upper.x, lower.x, upper.y, lower.y, w.x, w.y);
-  matrix_unit(sum, upper.z, lower.z, upper.w, lower.w, w.z, w.w);
-}
-GPU void store(const Sum &sum, float *to, int stride, int lane) {
-  float *at = to + lane / 4 * stride + lane % 4 * 2;
-  at[0] = sum.v[0];
-  at[1] = sum.v[1];
-  at[8 * stride] = sum.v[2];
-  at[8 * stride + 1] = sum.v[3];
-}
-#else
-struct Sum {
-  float v[ROWS][WIDE];
-};
-template <bool FRESH, bool STREAMED>
-GPU void multiply(Sum &sum, const Half *x, int stride, const Eight *piece, int) {
-  for (int row = 0; row < ROWS; ++row)
-    for (int n = 0; n < WIDE; ++n)
-      for (int k = 0; k < DEPTH; ++k)
-        sum.v[row][n] += wide(x[row * stride + k]) * wide(piece[4 * n + k / 8].v[k % 8]);
-}
-GPU void store(const Sum &sum, float *to, int stride, int) {
-  for (int row = 0; row < ROWS; ++row)
-    for (int n = 0; n < WIDE; ++n) to[row * stride + n] = sum.v[row][n];
-}
-#endif
 
 // The sizes of a product of sixteen rows with a CTA's share of a matrix: TILES_ tiles of 8 columns, each over STEPS_
 // pieces. Warps without a tile of their own share one's sum.
@@ -253,7 +148,7 @@ struct Placed : P {
     Sum sum = {};
 #pragma unroll 4
     for (int i = 0; i < P::STEPS / P::SPLITS; ++i)
-      multiply<FRESH, STREAMED>(sum, x + i * DEPTH, stride, pieces + i * PIECE, c.lane);
+      multiply(sum, load_factor<FRESH>(x + i * DEPTH, stride, c.lane), load_piece<STREAMED>(pieces + i * PIECE, c.lane));
     store(sum, to, P::STRIDE, c.lane);
   }
 };
@@ -315,7 +210,7 @@ __global__ void __launch_bounds__(THREADS, 1) kernel(Given given) {
   extern __shared__ __align__(128) char shared[];
   int index = blockIdx.x % CTAS, thread = threadIdx.x;
   unsigned *counter = reinterpret_cast<unsigned *>(given.scratch + size_t(blockIdx.x / CTAS) * given.scratch_bytes);
-  Cta cta{int(blockIdx.x) / CTAS, index, index % CLUSTER, thread, thread / LANES, thread % LANES, shared, nullptr, counter, 0};
+  Cta cta{{thread, thread / LANES, thread % LANES, shared}, int(blockIdx.x) / CTAS, index, index % CLUSTER, counter, 0, nullptr};
   work(cta, given);
 }
 
@@ -373,8 +268,8 @@ ffi::Error launch(const Given &given, int groups, int shared_bytes) {
     if (i % CTAS == 0) std::memset(counter, 0xff, given.scratch_bytes), *counter = 0;  // NaN
     for (int thread = 0; thread < WARPS; ++thread) {
       int index = i % CTAS;
-      Cta cta{i / CTAS, index, index % CLUSTER, thread, thread, 0, shared[i], nullptr, counter, 0, &within[i], &clusters[i / CLUSTER],
-              &shared[i / CLUSTER * CLUSTER]};
+      Cta cta{{thread, thread, 0, shared[i], &within[i]}, i / CTAS, index, index % CLUSTER, counter, 0, nullptr,
+              &clusters[i / CLUSTER], &shared[i / CLUSTER * CLUSTER]};
       threads.emplace_back([cta, &given]() mutable { work(cta, given); });
     }
   }

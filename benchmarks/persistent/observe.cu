@@ -116,23 +116,6 @@ GPU void activate(const Cta &c, From from, const float *scale, Half *to, int str
   });
 }
 
-// The class whose part of the unit interval holds `uniform`.
-GPU int draw(const float *logits, float uniform, float unimix) {
-  float x[CLASSES], top = logits[0], sum = 0, below = 0;
-#pragma unroll
-  for (int i = 0; i < CLASSES; ++i) top = fmaxf(top, logits[i]);
-#pragma unroll
-  for (int i = 0; i < CLASSES; ++i) sum += x[i] = exponential(logits[i] - top);
-  float share = (1 - unimix) / sum;
-  int chosen = 0;
-#pragma unroll
-  for (int i = 0; i < CLASSES - 1; ++i) {  // the last takes what rounding leaves
-    below += x[i] * share + unimix / CLASSES;
-    chosen += below <= uniform;
-  }
-  return chosen;
-}
-
 // What `enter` will need and no other CTA makes.
 GPU void fetch(const Cta &c, const Given &g, const Place &p, int t) {
   if (t > 0) {
@@ -173,7 +156,7 @@ GPU void posterior(const Cta &c, const Given &g, const Place &p, const float *pa
       int column = variable * CLASSES + k;
       logits[k] = Out::total(sums, row, column) + vectors[OUT_BIAS + column];
     }
-    int chosen = draw(logits, c.at<float>(UNIFORM_AT)[row * VARIABLES + variable], g.unimix);
+    int chosen = draw<CLASSES>(logits, c.at<float>(UNIFORM_AT)[row * VARIABLES + variable], g.unimix);
     uint8_t *to = c.at<uint8_t>(CHOSEN_AT) + row * STOCH + c.rank * VARIABLES + variable;
     for (int rank = 0; rank < CLUSTER; ++rank) *remote(c, to, rank) = uint8_t(chosen);
   }
