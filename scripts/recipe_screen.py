@@ -2,6 +2,7 @@
 
     python scripts/recipe_screen.py walker-walk                  # on a GPU: one program of sixteen runs
     python scripts/recipe_screen.py walker-walk --small          # nano, on a CPU
+    python scripts/recipe_screen.py walker-walk --options losses # eight others
     python scripts/recipe_screen.py walker-walk --with agent.behavior.horizon=15 --out runs/screen-h15
     python scripts/recipe_screen.py walker-walk --show           # what the runs hold so far
 
@@ -33,17 +34,29 @@ from gpld.population import Member
 from gpld.sweeps import settings
 from gpld.training import logs, train_all
 
-FACTORS: Mapping[str, tuple[float, float]] = {
-    "agent.optimizer.learning_rate": (1e-4, 4e-4),
-    "agent.optimizer.behavior_rate": (0.3, 1.0),
-    "agent.behavior.entropy": (3e-4, 3e-3),
-    "agent.behavior.discount_horizon": (100, 333),
-    "agent.loss.reward": (1.0, 10.0),
-    "agent.penalty.posterior": (0.0, 0.5),
-    "agent.loss.free_nats": (0.3, 1.0),
-    "agent.behavior.return_limit": (0.01, 1.0),
+FACTORS: Mapping[str, Mapping[str, tuple[float, float]]] = {
+    "behavior": {
+        "agent.optimizer.learning_rate": (1e-4, 4e-4),
+        "agent.optimizer.behavior_rate": (0.3, 1.0),
+        "agent.behavior.entropy": (3e-4, 3e-3),
+        "agent.behavior.discount_horizon": (100, 333),
+        "agent.loss.reward": (1.0, 10.0),
+        "agent.penalty.posterior": (0.0, 0.5),
+        "agent.loss.free_nats": (0.3, 1.0),
+        "agent.behavior.return_limit": (0.01, 1.0),
+    },
+    "losses": {
+        "agent.loss.reconstruction": (1.0, 10.0),
+        "agent.loss.reward": (1.0, 10.0),
+        "agent.loss.dyn": (0.3, 1.0),
+        "agent.loss.rep": (0.03, 0.3),
+        "agent.behavior.replay_value": (0.3, 1.0),
+        "agent.behavior.trace": (0.8, 0.95),
+        "agent.behavior.slow_rate": (0.02, 0.1),
+        "agent.penalty.posterior": (0.0, 0.5),
+    },
 }
-"""The lower and the higher value of each option."""
+"""Eight options of each screen, with their lower and their higher value."""
 SMALL = {"agent.optimizer.learning_rate": (5e-4, 2e-3)}
 """Other values for nano."""
 PRESETS = {False: ("12m", "gpu"), True: ("nano", "cpu")}
@@ -57,9 +70,9 @@ def design() -> list[tuple[int, ...]]:
     ]
 
 
-def factors(small: bool) -> dict[str, tuple[float, float]]:
+def factors(screen: str, small: bool) -> dict[str, tuple[float, float]]:
     """The values of each option."""
-    return {**FACTORS, **(SMALL if small else {})}
+    return {name: SMALL.get(name, pair) if small else pair for name, pair in FACTORS[screen].items()}
 
 
 def members(config: Config, values: Mapping[str, tuple[float, float]], out: Path) -> list[Member]:
@@ -115,7 +128,8 @@ def show(values: Mapping[str, tuple[float, float]], summaries: Mapping[str, Mapp
 
 def _command(asked: argparse.Namespace) -> str:
     """What trains these runs, wherever they are."""
-    words = [asked.task, *(["--small"] if asked.small else []), "--env-steps", str(asked.env_steps)]
+    words = [asked.task, *(["--small"] if asked.small else [])]
+    words += ["--options", asked.options, "--env-steps", str(asked.env_steps)]
     words += ["--eval-every", str(asked.eval_every), *(["--with", *asked.fixed] if asked.fixed else [])]
     return shlex.join(["python", "scripts/recipe_screen.py", *words])
 
@@ -125,10 +139,11 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("task")
     parser.add_argument("--small", action="store_true", help="nano, on a CPU")
+    parser.add_argument("--options", choices=list(FACTORS), default="behavior")
     parser.add_argument("--env-steps", type=int, default=60_000)
     parser.add_argument("--eval-every", type=int, default=2500, help="agent steps between evaluations")
     parser.add_argument("--with", dest="fixed", nargs="*", default=[], metavar="OPTION=VALUE")
-    parser.add_argument("--out", type=Path, help="folder of the runs, runs/screen-TASK by default")
+    parser.add_argument("--out", type=Path, help="folder of the runs, runs/screen-OPTIONS-TASK by default")
     parser.add_argument("--show", action="store_true", help="train nothing, show what the runs hold")
     asked = parser.parse_args(arguments)
     config = with_presets(Config(task=asked.task, env_steps=asked.env_steps), PRESETS[asked.small])
@@ -137,8 +152,8 @@ def main(arguments: Sequence[str]) -> int:
         (fixed[name],) = settings.checked(name, own)
     for name, value in fixed.items():
         config = override(config, nested(name, value))
-    out = asked.out or Path("runs") / f"screen-{asked.task}"
-    values = factors(asked.small)
+    out = asked.out or Path("runs") / f"screen-{asked.options}-{asked.task}"
+    values = factors(asked.options, asked.small)
     runs = members(config, values, out)
     finished = asked.show or all(result.finished for result in train_all(runs))
     curves = [logs.evaluations(run.folder) for run in runs]

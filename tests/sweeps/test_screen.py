@@ -36,9 +36,10 @@ def test_what_was_put_in_is_found(screen):
 
 
 @pytest.mark.parametrize("small", [False, True])
-def test_all_runs_are_one_program(screen, small, tmp_path):
+@pytest.mark.parametrize("options", ["behavior", "losses"])
+def test_all_runs_are_one_program(screen, options, small, tmp_path):
     config = with_presets(Config("walker-walk"), screen.PRESETS[small])
-    values = screen.factors(small)
+    values = screen.factors(options, small)
     runs = screen.members(config, values, tmp_path)
     assert len(programs(runs)) == 1
     assert len({run.config.seed for run in runs}) == 16
