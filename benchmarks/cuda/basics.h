@@ -24,6 +24,9 @@ constexpr int most(int a, int b) { return a < b ? b : a; }
 // Numbers in memory: bfloat16, or float32 where a test wants to see all digits.
 
 #ifdef EXACT
+#ifdef __CUDACC__
+#error "on a GPU numbers are bfloat16: its matrix units take no others here"
+#endif
 using Half = float;
 constexpr auto HALF = ffi::F32;
 GPU float wide(Half x) { return x; }
@@ -98,21 +101,30 @@ struct Arguments {
 };
 
 #ifdef __CUDACC__
+inline const char *error_of(cudaError_t error) { return error == cudaSuccess ? nullptr : cudaGetErrorString(error); }
 inline ffi::Error failed(const char *what, cudaError_t error) {
   return ffi::Error::Internal(std::string(what) + ": " + cudaGetErrorString(error));
 }
 #endif
 
-// A handler that JAX calls, and its attributes. Only on a GPU is there a stream, which comes first.
+// A handler that JAX calls, and its attributes. Only on a GPU is there a stream, which comes first. What a kernel needs
+// before its first launch is done by `prepare`, once, after it is loaded.
+//
+// With GRAPHS a call does no more than launch, and XLA may record it in a CUDA graph with what is around it.
+#define GRAPHS {ffi::Traits::kCmdBufferCompatible}
+#define NO_GRAPHS {}
 #ifdef __CUDACC__
 #define STREAM cudaStream_t stream,
 #define ON_STREAM stream,
-#define HANDLER(name, ...) \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name##_handler, call, \
-                                ffi::Ffi::Bind().Ctx<ffi::PlatformStream<cudaStream_t>>() __VA_ARGS__.RemainingArgs().RemainingRets())
+#define ON_GPU .Ctx<ffi::PlatformStream<cudaStream_t>>()
+#define PREPARED error_of(prepare())
 #else
 #define STREAM
 #define ON_STREAM
-#define HANDLER(name, ...) \
-  XLA_FFI_DEFINE_HANDLER_SYMBOL(name##_handler, call, ffi::Ffi::Bind() __VA_ARGS__.RemainingArgs().RemainingRets())
+#define ON_GPU
+#define PREPARED nullptr
 #endif
+#define HANDLER(name, traits, ...) \
+  extern "C" const char *name##_prepare() { return PREPARED; } \
+  XLA_FFI_DEFINE_HANDLER_SYMBOL( \
+      name##_handler, call, ffi::Ffi::Bind() ON_GPU __VA_ARGS__.RemainingArgs().RemainingRets(), traits)

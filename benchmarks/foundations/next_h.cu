@@ -317,9 +317,11 @@ __global__ void __launch_bounds__(THREADS, 1) kernel(Given g) {
   else make_h(c, g);
 }
 
+static cudaError_t prepare() {
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
+}
+
 static ffi::Error launch(cudaStream_t stream, const Given &g, int ctas) {
-  static auto room = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES);
-  if (room != cudaSuccess) return failed("shared memory", room);
   kernel<<<ctas, THREADS, SHARED_BYTES, stream>>>(g);
   auto error = cudaGetLastError();
   return error == cudaSuccess ? ffi::Error::Success() : failed("launch", error);
@@ -367,5 +369,6 @@ static ffi::Error call(STREAM int32_t blocks, int32_t count, int32_t parts, int3
   return launch(ON_STREAM g, int(runs) * blocks * (OWN / COLUMNS) * parts);
 }
 
-HANDLER(next_h, .Attr<int32_t>("blocks").Attr<int32_t>("count").Attr<int32_t>("parts").Attr<int32_t>("steps").Attr<int32_t>(
-                   "width"));
+HANDLER(next_h, GRAPHS,
+        .Attr<int32_t>("blocks").Attr<int32_t>("count").Attr<int32_t>("parts").Attr<int32_t>("steps").Attr<int32_t>(
+            "width"));

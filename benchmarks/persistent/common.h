@@ -203,7 +203,7 @@ GPU float read_total(const float *parts, int row, int column) {
   return sum;
 }
 
-// Runs `kernel` on all CTAs of all groups, whose counters begin each group's scratch.
+// Runs `work` on all CTAs of all groups, whose counters begin each group's scratch.
 #ifdef __CUDACC__
 template <class Given, void work(Cta &, const Given &)>
 __global__ void __launch_bounds__(THREADS, 1) kernel(Given given) {
@@ -214,40 +214,47 @@ __global__ void __launch_bounds__(THREADS, 1) kernel(Given given) {
   work(cta, given);
 }
 
-template <class Given, void work(Cta &, const Given &)>
-ffi::Error launch(cudaStream_t stream, const Given &given, int groups, int shared_bytes) {
-  auto *entry = kernel<Given, work>;
-  cudaLaunchAttribute attributes[2];
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim.x = CLUSTER;
-  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
-  attributes[1].id = cudaLaunchAttributeCooperative;
-  attributes[1].val.cooperative = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(groups * CTAS);
-  config.blockDim = dim3(THREADS);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  static int room = -1;  // CTAs that the GPU holds at once
-  if (room < 0) {
-    auto error = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-    if (error == cudaSuccess && CLUSTER > 8)
-      error = cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    if (error != cudaSuccess) return failed("shared memory", error);
-    config.numAttrs = 1;
-    int clusters = 0;
-    error = cudaOccupancyMaxActiveClusters(&clusters, entry, &config);
-    if (error != cudaSuccess) return failed("occupancy", error);
-    room = clusters * CLUSTER;
+struct Launch : cudaLaunchConfig_t {
+  cudaLaunchAttribute with[2];
+
+  Launch(int groups, int shared_bytes, cudaStream_t on) : cudaLaunchConfig_t{} {
+    with[0].id = cudaLaunchAttributeClusterDimension;
+    with[0].val.clusterDim.x = CLUSTER;
+    with[0].val.clusterDim.y = with[0].val.clusterDim.z = 1;
+    with[1].id = cudaLaunchAttributeCooperative;
+    with[1].val.cooperative = 1;
+    gridDim = dim3(groups * CTAS), blockDim = dim3(THREADS);
+    dynamicSmemBytes = shared_bytes, stream = on;
+    attrs = with, numAttrs = 2;
   }
+};
+
+static int room;  // CTAs that the GPU holds at once
+
+template <class Given, void work(Cta &, const Given &)>
+static cudaError_t make_room(int shared_bytes) {
+  auto *entry = kernel<Given, work>;
+  auto error = cudaFuncSetAttribute(entry, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
+  if (error == cudaSuccess && CLUSTER > 8)
+    error = cudaFuncSetAttribute(entry, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+  if (error != cudaSuccess) return error;
+  Launch one(1, shared_bytes, nullptr);
+  one.numAttrs = 1;
+  int clusters = 0;
+  error = cudaOccupancyMaxActiveClusters(&clusters, entry, &one);
+  room = clusters * CLUSTER;
+  return error;
+}
+
+template <class Given, void work(Cta &, const Given &)>
+static ffi::Error launch(cudaStream_t stream, const Given &given, int groups, int shared_bytes) {
   if (groups * CTAS > room)
     return ffi::Error::InvalidArgument(std::to_string(groups * CTAS) + " CTAs are asked for; at once there is room for " +
                                        std::to_string(room));
   auto error = cudaMemset2DAsync(given.scratch, given.scratch_bytes, 0, sizeof(unsigned), groups, stream);
   if (error != cudaSuccess) return failed("memset", error);
-  config.numAttrs = 2;
-  error = cudaLaunchKernelEx(&config, entry, given);
+  Launch all(groups, shared_bytes, stream);
+  error = cudaLaunchKernelEx(&all, kernel<Given, work>, given);
   return error == cudaSuccess ? ffi::Error::Success() : failed("launch", error);
 }
 #else

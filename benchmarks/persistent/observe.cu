@@ -334,4 +334,7 @@ static ffi::Error call(STREAM float unimix, int32_t steps, int32_t batch, ffi::R
   return launch<Given, observe>(ON_STREAM g, groups, SHARED_BYTES);
 }
 
-HANDLER(observe, .Attr<float>("unimix").Attr<int32_t>("steps").Attr<int32_t>("batch"));
+#ifdef __CUDACC__
+static cudaError_t prepare() { return make_room<Given, observe>(SHARED_BYTES); }
+#endif
+HANDLER(observe, NO_GRAPHS, .Attr<float>("unimix").Attr<int32_t>("steps").Attr<int32_t>("batch"));

@@ -397,4 +397,7 @@ static ffi::Error call(STREAM float unimix, int32_t steps, int32_t batch, ffi::R
   return launch<Given, observe_back>(ON_STREAM g, groups, SHARED_BYTES);
 }
 
-HANDLER(observe_back, .Attr<float>("unimix").Attr<int32_t>("steps").Attr<int32_t>("batch"));
+#ifdef __CUDACC__
+static cudaError_t prepare() { return make_room<Given, observe_back>(SHARED_BYTES); }
+#endif
+HANDLER(observe_back, NO_GRAPHS, .Attr<float>("unimix").Attr<int32_t>("steps").Attr<int32_t>("batch"));
