@@ -80,9 +80,9 @@ struct Arguments {
   int taken = 0, made = 0;
   std::string wrong;
 
-  size_t count() {  // of the numbers in the first, for all runs, over which a call may be mapped
-    auto first = given.get<ffi::AnyBuffer>(0);
-    return first.has_error() ? 0 : first->element_count();
+  size_t count() {  // of the numbers in the next, for all runs, over which a call may be mapped
+    auto got = given.get<ffi::AnyBuffer>(taken);
+    return got.has_error() ? 0 : got->element_count();
   }
   template <class T>
   const T *next(const char *name, size_t count) {

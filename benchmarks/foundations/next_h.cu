@@ -38,6 +38,7 @@ struct Given {
   const int32_t *now;
   Half *rows_out, *blocks_out, *record;
   int blocks, count, parts, steps, width;
+  bool one_now;  // for all runs
 };
 
 struct Cta {
@@ -248,7 +249,7 @@ GPU Eight follow(const Sums &sums, int part, int half, const Eight &before) {
 GPU void make_h(Cta &c, const Given &g) {
   PerLane<Sums> sums;
   PerLane<Before> before;
-  int deter = g.blocks * OWN, now = g.now[c.run];
+  int deter = g.blocks * OWN, now = g.now[g.one_now ? 0 : c.run];
   const float *bias = reinterpret_cast<float *>(c.shared + BIAS_AT);
   for (int tile = c.warpgroup; tile < c.tiles; tile += CONSUMERS) {
     int buffer = tile % BUFFERS;
@@ -367,7 +368,8 @@ static ffi::Error call(STREAM int32_t blocks, int32_t count, int32_t parts, int3
   g.weight = a.next<Half>("weight", runs * 3 * deter * OWN);
   g.bias = a.next<float>("bias", runs * 3 * deter);
   g.h = a.next<Half>("h", all);
-  g.now = a.next<int32_t>("now", runs);
+  g.one_now = a.count() == 1;
+  g.now = a.next<int32_t>("now", g.one_now ? 1 : runs);
   g.steps = steps, g.width = width;
   size_t recorded = runs * steps * count * width;
   a.next<Half>("record", recorded);  // which is written in place
