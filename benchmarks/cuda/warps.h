@@ -49,7 +49,8 @@ GPU void sync(const Warp &) { __syncthreads(); }
 GPU void sync(const Warp &c) { c.within->wait(); }
 #endif
 
-// What other CTAs have written is read from L2, not from a cache that may hold what was there before.
+// What other CTAs have written, and is read once, is read from L2: L1 would keep it in vain. Who has waited for them at
+// a barrier may read it through L1, too, which that empties.
 #ifdef __CUDACC__
 GPU float fresh(const float *x) { return __ldcg(x); }
 #ifndef EXACT

@@ -134,7 +134,7 @@ struct Placed : P {
     }
   }
 
-  // FRESH: whether other CTAs have written x.
+  // FRESH: whether other CTAs have written x. What the warps of several tiles read comes from L2 once.
   template <bool FRESH>
   GPU static void run(const Cta &c, const Half *x, int stride, float *sums) {
     for (int job = c.warp; job < P::TILES * P::SPLITS; job += WARPS) {
@@ -151,7 +151,8 @@ struct Placed : P {
     Sum sum = {};
 #pragma unroll 4
     for (int i = 0; i < P::STEPS / P::SPLITS; ++i)
-      multiply(sum, load_factor<FRESH>(x + i * DEPTH, stride, c.lane), load_piece<STREAMED>(pieces + i * PIECE, c.lane));
+      multiply(sum, load_factor<FRESH && P::TILES == 1>(x + i * DEPTH, stride, c.lane),
+               load_piece<STREAMED>(pieces + i * PIECE, c.lane));
     store(sum, to, P::STRIDE, c.lane);
   }
 };
