@@ -23,7 +23,7 @@ constexpr int INNER_AT =
     SUMS_AT + most(most(Read::SUM_BYTES, Out::SUM_BYTES), most(Shared::SUM_BYTES, Gates::SUM_BYTES));
 constexpr int H_AT = INNER_AT + Inner::SUM_BYTES;
 constexpr int ACTION_AT = H_AT + aligned(ROWS * MINE * sizeof(float));
-constexpr int UNIFORM_AT = ACTION_AT + aligned(ROWS * MINE * sizeof(float));
+constexpr int UNIFORM_AT = ACTION_AT + aligned(ROWS * MINE * sizeof(Half));
 constexpr int KEEP_AT = UNIFORM_AT + aligned(ROWS * VARIABLES * sizeof(float));
 constexpr int CHOSEN_AT = KEEP_AT + aligned(ROWS * sizeof(float));
 constexpr int VECTORS_AT = CHOSEN_AT + aligned(ROWS * STOCH);
@@ -128,7 +128,7 @@ GPU void fetch(const Cta &c, const Given &g, const Place &p, int t) {
   for (int i = c.thread; i < ROWS; i += THREADS) c.at<float>(KEEP_AT)[i] = keep[i];
   const Half *action = p.step(g.action, t, DETER) + p.column;
   for (int i = c.thread; i < ROWS * MINE; i += THREADS)
-    c.at<float>(ACTION_AT)[i] = wide(action[i / MINE * DETER + i % MINE]);
+    c.at<Half>(ACTION_AT)[i] = action[i / MINE * DETER + i % MINE];
 }
 
 // h through the rest of h_in.
@@ -213,7 +213,7 @@ GPU void hidden(const Cta &c, const Place &p, Half *x, float *squares) {
     float total = 0;
     for (int column = c.lane; column < MINE; column += LANES) {
       float value = Inner::total(inner, row, column) * keep[row] + Shared::total(sums, row, column);
-      value += c.at<float>(ACTION_AT)[row * MINE + column];
+      value += wide(c.at<Half>(ACTION_AT)[row * MINE + column]);
       x[row * DETER + p.column + column] = narrow(value);
       total += value * value;
     }

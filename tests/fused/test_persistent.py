@@ -139,11 +139,10 @@ def test_it_measures(updates, tmp_path, monkeypatch, capsys):
 def test_thread_blocks_are_shared_by_the_runs():
     assert [cut[:3] for cut in measure.cuts(128, 5).values()] == [
         (16, 8, 16),
-        (16, 8, 8),
-        (16, 16, 16),
         (16, 4, 16),
         (16, 2, 16),
         (8, 8, 16),
+        (8, 8, 8),
     ]
 
 
