@@ -7,9 +7,13 @@ seven kernels, each of which waits for the one before. Here all steps are one ke
 their weights in shared memory, and wait for each other three times a step.
 
 First, on fresh inputs again and again: the error against the plain scan in float32, beside that of today's
-kernels, the share of classes that are the same, and whether the same inputs give the same bits twice. Then
-the time, in turns; and at last that of whole updates, with the fastest kernel of each direction and with
-today's. Writes `persistent.json` as it measures. What does not compile or fit is left out by name.
+kernels, the share of classes that are the same, and whether the same inputs give the same bits twice. Then,
+when nothing is compiled any more, the time, in turns; and at last that of whole updates, with the fastest
+kernel of each direction and with today's. Prints and writes `persistent.json` as it measures. What does not
+compile or fit is left out by name.
+
+All thread blocks of a kernel must run at once. A cluster lies in one part of a GPU, and not all parts are as
+large: of 132 multiprocessors, clusters of eight may find room on 120. So spreads are tried that are sure to fit.
 """
 
 import dataclasses
@@ -17,9 +21,11 @@ import json
 import os
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,6 +73,8 @@ class Options:
     """Timed turns; their median is reported."""
     updates: bool = True
     """Time whole updates, too."""
+    without: tuple[str, ...] = ()
+    """Names of candidates that are left out."""
     out: Path = dataclasses.field(default=Path("results"), repr=False)
     """Folder for the JSON."""
 
@@ -182,17 +190,42 @@ def differences(found: Pair, exact: Pair) -> dict[str, Array]:
     return {"error": error(found[0], exact[0]), "error_z": error(found[1], exact[1]), "same": same}
 
 
+def compare(first: Pair, again: Pair, exact: Pair) -> dict[str, Array]:
+    """The same of the first of two results of the same inputs, and of both."""
+    finite = [jnp.isfinite(x).all() for x in (*first, *again)]
+    equal = [(x == y).all() for x, y in zip(first, again, strict=True)]
+    return {
+        **differences(first, exact),
+        "finite": jnp.array(finite).all(),
+        "repeatable": jnp.array(equal).all(),
+    }
+
+
 def check(program: Any, made: Sequence[Any], exact: Sequence[Pair]) -> dict[str, Any]:
-    """The worst over all inputs. Errors that are no numbers are refused."""
-    compare = jax.jit(differences)
-    found = [(program(*x), program(*x)) for x in made]
-    every = [jax.device_get(compare(first, y)) for (first, _), y in zip(found, exact, strict=True)]
+    """The worst over all inputs. The first numbers that are none are refused."""
+    every = []
+    for x, y in zip(made, exact, strict=True):
+        every.append(jax.device_get(jax.jit(compare)(program(*x), program(*x), y)))
+        if not every[-1]["finite"]:
+            raise FloatingPointError("not all numbers are finite")
     worst = {name: float(max(one[name] for one in every)) for name in ("error", "error_z")}
-    worst["same"] = float(min(one["same"] for one in every))
-    if not all(bool(jnp.isfinite(x).all()) for pair in found for result in pair for x in result):
-        raise FloatingPointError("not all numbers are finite")
-    equal = [bool((x == y).all()) for first, again in found for x, y in zip(first, again, strict=True)]
-    return {**worst, "repeatable": all(equal)}
+    same = float(min(one["same"] for one in every))
+    return {**worst, "same": same, "repeatable": all(bool(one["repeatable"]) for one in every)}
+
+
+def failed(error: Exception) -> dict[str, str]:
+    """What a row says of it."""
+    return {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
+
+
+def stop_if_dead(name: str) -> None:
+    """After some errors nothing more is computed in a process, and nothing is to be waited for."""
+    try:
+        jax.block_until_ready(jnp.ones(8) + 1)
+    except Exception as error:  # of whatever kind
+        raise SystemExit(
+            f"the GPU computes no more after {name!r}: start again, and leave it --without"
+        ) from error
 
 
 def time_in_turns(programs: dict[str, Any], inputs: Any, repeats: int) -> dict[str, dict[str, float]]:
@@ -231,66 +264,105 @@ def start_compiling(name: str, config: Config, runs: int, options: Options, pool
         "plain": partial(direction.plain, unroll=config.agent.unroll),
         **{name: partial(direction.persistent, cut=cut) for name, cut in spread.items()},
     }
-    compiled = {name: program(scan, *shapes) for name, scan in scans.items()}
-    return Programs(program(make, keys), compiled)
+    chosen = {name: scan for name, scan in scans.items() if name not in options.without}
+    inputs = program(make, keys)
+    return Programs(inputs, {name: program(scan, *shapes) for name, scan in chosen.items()})
 
 
-def measure(compiling: Programs, runs: int, options: Options) -> list[dict[str, Any]]:
-    """A row for each candidate."""
-    make, rows, programs = compiling.inputs.result(), [], {}
+@contextmanager
+def cancelling(pool: Executor) -> Iterator[None]:
+    """What an error leaves to compile is not waited for."""
+    try:
+        yield
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def described(at: tuple[int, str], row: dict[str, Any]) -> dict[str, Any]:
+    """The row, of so many runs and a direction."""
+    return {"runs": at[0], "direction": at[1], **row}
+
+
+Add = Callable[[dict[str, Any]], dict[str, Any]]
+"""Adds a row, and gives it back."""
+
+
+def check_all(compiling: Programs, runs: int, options: Options, add: Add) -> tuple[Any, dict[str, Any]]:
+    """A row for each candidate. Inputs to time on, and what is to be timed with its row."""
+    make, right = compiling.inputs.result(), {}
     keys = [jax.random.split(jax.random.key(seed), runs) for seed in range(options.fresh)]
     made, exact = zip(*map(make, keys), strict=True)
     for name, compiled in compiling.candidates.items():
         try:
-            found = check(compiled.result(), made, exact)
-            programs[name] = compiled.result()
+            program = compiled.result()
+            right[name] = program, add({"candidate": name, **check(program, made, exact)})
         except Exception as error:  # of whatever kind: the others are timed
-            found = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
-        rows.append({"runs": runs, "candidate": name, **found})
-    times = time_in_turns(programs, made[0], options.repeats)
-    return [{**row, **times.get(row["candidate"], {})} for row in rows]
+            add({"candidate": name, **failed(error)})
+    return made[0], right
 
 
-def fastest(rows: Sequence[dict[str, Any]], runs: int, options: Options) -> dict[str, Cut] | None:
-    """The cut of each direction, if there is one that works."""
-    spread, best = cuts(options.ctas, runs), {}
-    for row in rows:
-        if row["runs"] == runs and row["candidate"] in spread and "ms" in row:
-            best.setdefault(row["direction"], []).append((row["ms"], spread[row["candidate"]]))
-    return {name: min(found)[1] for name, found in best.items()} if len(best) == len(DIRECTIONS) else None
+def time_all(inputs: Any, right: dict[str, Any], options: Options) -> None:
+    """Into the rows."""
+    try:
+        times = time_in_turns(
+            {name: program for name, (program, _) in right.items()}, inputs, options.repeats
+        )
+    except Exception as error:  # of whatever kind: others are timed
+        times = dict.fromkeys(right, failed(error))
+        stop_if_dead(" or ".join(right))
+    for name, (_, row) in right.items():
+        row.update(times[name])
+
+
+def fastest(rows: Sequence[dict[str, Any]], runs: int, options: Options) -> tuple[Cut, Cut] | None:
+    """The cuts forwards and backwards, if there are any whose errors are like those of today's kernels."""
+    spread, best = cuts(options.ctas, runs), []
+    for direction in DIRECTIONS:
+        here = {row["candidate"]: row for row in rows if (row["runs"], row["direction"]) == (runs, direction)}
+        most = max(2 * here.get("today", {}).get("error", 0.0), 1e-3)
+        right = [
+            name for name in spread if name in here and "ms" in here[name] and here[name]["error"] <= most
+        ]
+        if not right:
+            return None
+        best.append(spread[min(right, key=lambda name: here[name]["ms"])])
+    return best[0], best[1]
 
 
 def measure_updates(
     config: Config, rows: Sequence[dict[str, Any]], options: Options, pool: Executor
 ) -> list[dict[str, Any]]:
     """Whole updates, milliseconds for each run."""
-    chosen = {runs: fastest(rows, runs, options) for runs in options.runs}
-    programs = {
-        (runs, "today"): pool.submit(Program, config, runs=runs) for runs, cut in chosen.items() if cut
-    }
-    wait(programs.values())  # before others are traced with other scans
-    for runs, cut in chosen.items():
-        if cut:
-            with one_kernel.instead(**cut):
-                programs[runs, "one kernel each"] = pool.submit(Program, config, runs=runs)
-                wait(programs.values())
-    times: dict[tuple[int, str], list[float]] = {key: [] for key in programs}
-    for _ in range(options.repeats):
-        for key, program in programs.items():
-            times[key].append(program.result().time())
-    return [
-        {
-            "direction": "update",
-            "runs": runs,
-            "candidate": name,
-            "ms": statistics.median(times[runs, name]),
-            "spread": max(times[runs, name]) - min(times[runs, name]),
-            "kernels": program.result().kernels,
-            "compile_seconds": program.result().compile_seconds,
-            "skipped": int(jnp.sum(program.result().states.skipped)),
+    here = threading.local()
+
+    def program(runs: int, chosen: tuple[Cut, Cut] | None) -> Program:
+        here.cuts = chosen
+        return Program(config, runs=runs)
+
+    with one_kernel.instead(lambda: getattr(here, "cuts", None)):
+        compiling = {
+            (runs, name): pool.submit(program, runs, chosen)
+            for runs in options.runs
+            if (best := fastest(rows, runs, options))
+            for name, chosen in (("today", None), ("one kernel each", best))
         }
-        for (runs, name), program in programs.items()
-    ]
+        wait(compiling.values())
+    found, times = {}, {}
+    for key, compiled in compiling.items():
+        found[key] = {"direction": "update", "runs": key[0], "candidate": key[1]}
+        if error := compiled.exception():
+            found[key] |= failed(error)
+        else:
+            times[key] = []
+    for _ in range(options.repeats):
+        for key, every in times.items():
+            every.append(compiling[key].result().time())
+    for key, every in times.items():
+        program = compiling[key].result()
+        found[key] |= {"ms": statistics.median(every), "spread": max(every) - min(every)}
+        found[key] |= {"kernels": program.kernels, "compile_seconds": program.compile_seconds}
+        found[key] |= {"skipped": int(jnp.sum(program.states.skipped))}
+    return list(found.values())
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -301,7 +373,7 @@ def table(rows: list[dict[str, Any]]) -> str:
         begin = f"{row['runs']:>4} {row['direction']:<10} {row['candidate']:<28}"
         if "failed" in row:
             lines.append(f"{begin} {row['failed'][:60]}")
-        else:
+        elif "ms" in row:
             lines.append(f"{begin} {row['ms']:>8.3f} {row['spread']:>7.3f}")
             if "error" in row:
                 errors = f"{row['error']:>8.1e} {row['error_z']:>8.1e} {row['same']:.3f}"
@@ -320,6 +392,13 @@ def validate(options: Options) -> None:
         raise ConfigError(f"ctas: {options.ctas} is not allowed; it must be a power of two")
     if bad := [runs for runs in options.runs if not 1 <= runs <= options.ctas]:
         raise ConfigError(f"runs: {bad[0]} is not allowed; it must be from 1 to {options.ctas}")
+    known = [
+        "today",
+        "plain",
+        *dict.fromkeys(name for runs in options.runs for name in cuts(options.ctas, runs)),
+    ]
+    if unknown := set(options.without) - set(known):
+        raise ConfigError(f"without: {min(unknown)!r} is no candidate; there are {', '.join(known)}")
     if one_kernel.libraries.compiler(jax.default_backend() == "gpu") is None:
         raise ConfigError("there is no compiler: nvcc for a GPU, a C++ compiler for a CPU")
 
@@ -331,22 +410,38 @@ def main(options: Options) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     record = {"provenance": provenance(), "options": str(options), "rows": rows}
     options.out.mkdir(parents=True, exist_ok=True)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
+
+    def write() -> None:
+        (options.out / "persistent.json").write_text(json.dumps(record, indent=2) + "\n")
+
+    def add(row: dict[str, Any]) -> dict[str, Any]:
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        write()
+        if "failed" in row:
+            stop_if_dead(row["candidate"])
+        return row
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool, cancelling(pool):
         compiling = {
             (runs, name): start_compiling(name, config, runs, options, pool)
             for runs in options.runs
             for name in options.directions
         }
-
-        def add(more: list[dict[str, Any]]) -> None:
-            rows.extend(more)
-            (options.out / "persistent.json").write_text(json.dumps(record, indent=2) + "\n")
-
-        for (runs, name), programs in compiling.items():
-            add([{"direction": name, **row} for row in measure(programs, runs, options)])
+        # Then all is compiled: what is timed is alone.
+        checked = [
+            check_all(programs, runs, options, lambda row, at=(runs, name): add(described(at, row)))
+            for (runs, name), programs in compiling.items()
+        ]
+        for inputs, right in checked:
+            time_all(inputs, right, options)
+            write()
+        print(table(rows), flush=True)
         if options.updates:
-            add(measure_updates(config, rows, options, pool))
-    print(table(rows))
+            more = measure_updates(config, rows, options, pool)
+            rows += more
+            write()
+            print(table(more), flush=True)
     return rows
 
 

@@ -5,7 +5,7 @@ On a CPU, where tests run, threads stand for warps.
 
 import functools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -119,14 +119,22 @@ def run_back(
 
 
 @contextmanager
-def instead(forwards: Cut, backwards: Cut) -> Iterator[None]:
-    """Both scans of whatever is traced meanwhile in one kernel each, where they would be in today's."""
+def instead(cuts: Callable[[], tuple[Cut, Cut] | None]) -> Iterator[None]:
+    """Both scans of whatever is traced meanwhile in one kernel each, where they would be in today's.
+
+    `cuts`, forwards and backwards, are asked for when a scan is traced; None leaves it as it is.
+    """
+    today, today_back = _observe._fused_run, _observe._fused_run_back
 
     def observe(layers, start, given, *, unroll):
-        return run(layers, start, given, cut=forwards)
+        if (chosen := cuts()) is None:
+            return today(layers, start, given, unroll=unroll)
+        return run(layers, start, given, cut=chosen[0])
 
     def observe_back(layers, local, outer, keep, zeros, *, unroll):
-        return run_back(layers, local, outer, keep, cut=backwards)
+        if (chosen := cuts()) is None:
+            return today_back(layers, local, outer, keep, zeros, unroll=unroll)
+        return run_back(layers, local, outer, keep, cut=chosen[1])
 
     with patch.multiple(_observe, _fused_run=observe, _fused_run_back=observe_back):
         yield
