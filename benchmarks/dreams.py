@@ -20,7 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -500,6 +500,7 @@ def main(options: Options) -> list[dict]:
         keys = jax.random.split(jax.random.key(0), runs)
         inputs = jax.jit(jax.vmap(partial(random_inputs, config)))(keys)
         made = {name: pool.submit(program, config.agent, name, inputs) for name in options.only}
+        wait(made.values())  # compilers would take time from a dream that waits for the CPU
         reference = None
         for name in options.only:
             try:
@@ -514,6 +515,8 @@ def main(options: Options) -> list[dict]:
             rows.append({"runs": runs, "candidate": name, **found})
             print(json.dumps(rows[-1]), flush=True)
             (options.out / "dreams.json").write_text(json.dumps(record, indent=2) + "\n")
+            if "failed" in found:
+                next_h_in_cuda.libraries.stop_if_dead(name)
     return rows
 
 

@@ -180,6 +180,21 @@ def test_foundations_agree_where_they_can_be_interpreted(tmp_path):
     assert json.loads((tmp_path / "foundations.json").read_text())["rows"] == rows
 
 
+def test_foundations_that_there_are_not_are_refused_by_name(tmp_path):
+    compare = scripts.load("benchmarks/foundations/compare.py")
+    with pytest.raises(
+        ConfigError, match=r"^only: 'PTX' is no variant; allowed are xla, today, CUDA, 1 parts"
+    ):
+        compare.main(compare.Options(only=("xla", "PTX"), out=tmp_path))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_foundation_whose_results_are_no_numbers_is_left_out():
+    compare = scripts.load("benchmarks/foundations/compare.py")
+    with pytest.raises(FloatingPointError, match="not all numbers are finite"):
+        compare.measure(lambda: (jnp.full(2, jnp.nan),), None, (), (jnp.zeros(2),), compare.Options())
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["today", "recurrence", "chain", "both, stored"])
 def test_candidates_for_dreams_dream_the_same(name):

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 
 HERE = Path(__file__).parent
 CACHE = HERE.parents[1] / ".cache" / "cuda"
@@ -82,3 +83,11 @@ def loaded(path: Path, name: str, gpu: bool) -> ctypes.CDLL:
             jax.ffi.register_ffi_target(path.stem, handler, platform="CUDA" if gpu else "cpu")
             _LOADED[path.stem] = library
         return _LOADED[path.stem]
+
+
+def stop_if_dead(name: str) -> None:
+    """After some errors nothing more is computed in a process, and nothing is to be waited for."""
+    try:
+        jax.block_until_ready(jnp.ones(8) + 1)
+    except Exception as error:  # of whatever kind
+        raise SystemExit(f"the GPU computes no more after {name!r}: start again, and leave it out") from error

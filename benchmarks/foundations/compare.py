@@ -7,18 +7,20 @@ and all gates. `xla` leaves all to XLA. `today` is a product by cuBLAS and a ker
 as in training. The others are one kernel: in Pallas through Triton, in Triton itself through jax-triton, and
 in Pallas through Mosaic GPU, and in CUDA. Some keep their weights and stream rows past them, as do those of
 Mosaic GPU and CUDA. Those that are not installed, or do not compile, are left out by name. Writes
-`foundations.json`.
+`foundations.json` as it measures, when all of so many runs are compiled.
 """
 
 import dataclasses
 import json
+import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +30,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import BlockSpec
 from jaxtyping import Array, Float
 
+from gpld.config import ConfigError
 from gpld.fused import kernels
 from gpld.fused.kernels._step import follow
 from gpld.fused.kernels._tiles import At, Tile, call, dot, products
@@ -281,6 +284,8 @@ def packed(variant: str, inputs: Inputs) -> Inputs:
 def variants() -> dict[str, Callable[..., Outputs]]:
     """All that are timed, of arrays with a leading axis of runs."""
     found: dict[str, Callable[..., Outputs]] = {"xla": jax.vmap(xla), "today": jax.vmap(today)}
+    for parts in PARTS:
+        found[f"CUDA, {parts} parts"] = jax.vmap(partial(cuda, parts=parts))
     for tile in TILES:
         name = f"{tile.rows}x{tile.columns}, {tile.warps} warps"
         found[f"Pallas, Triton, {name}"] = jax.vmap(partial(pallas_triton, tile=tile))
@@ -291,8 +296,6 @@ def variants() -> dict[str, Callable[..., Outputs]]:
         found[f"jax-triton, {name}"] = partial(jax_triton_kept, tile=tile, parts=parts)
     for parts in (2, 4, 8):
         found[f"Pallas, Mosaic GPU, {parts} parts"] = jax.vmap(partial(mosaic_gpu, parts=parts))
-    for parts in PARTS:
-        found[f"CUDA, {parts} parts"] = jax.vmap(partial(cuda, parts=parts))
     return found
 
 
@@ -308,6 +311,8 @@ class Options:
     """Size of h."""
     blocks: int = 8
     """Its blocks."""
+    only: tuple[str, ...] = tuple(variants())
+    """Variants that are timed."""
     steps: int = 50
     """Steps in one timed call."""
     repeats: int = 9
@@ -331,12 +336,9 @@ def random_inputs(options: Options, runs: int) -> Inputs:
     return Inputs(x.astype(half), (weight / own**0.5).astype(half), bias, jnp.tanh(h).astype(half))
 
 
-def measure(name: str, inputs: Inputs, options: Options) -> dict[str, float]:
-    """Microseconds of a step, and how far its result is from that of float32."""
-    exact = jax.jit(jax.vmap(xla))(*(x.astype(jnp.float32) for x in inputs))
-    step, inputs = variants()[name], packed(name, inputs)
-    found = jax.jit(step)(*inputs)
-    far = [jnp.abs(a - b.astype(jnp.float32)).max() for a, b in zip(exact, found, strict=True)]
+def compiled(name: str, inputs: Inputs, options: Options) -> tuple[Any, Any, Inputs]:
+    """A step, many steps, and what both take."""
+    step, given = variants()[name], packed(name, inputs)
 
     def steps(inputs: Inputs) -> Outputs:
         def one(_: int, carry: Outputs) -> Outputs:
@@ -344,33 +346,50 @@ def measure(name: str, inputs: Inputs, options: Options) -> dict[str, float]:
 
         return jax.lax.fori_loop(0, options.steps, one, (inputs.h, jnp.zeros_like(inputs.x)))
 
-    compiled = jax.jit(steps).lower(inputs).compile()
-    jax.block_until_ready(compiled(inputs))
+    return jax.jit(step).lower(*given).compile(), jax.jit(steps).lower(given).compile(), given
+
+
+def measure(step: Any, steps: Any, given: Inputs, exact: Outputs, options: Options) -> dict[str, float]:
+    """Microseconds of a step, and how far its result is from that of float32."""
+    far = [jnp.abs(a - b.astype(jnp.float32)).max() for a, b in zip(exact, step(*given), strict=True)]
+    if not jnp.isfinite(jnp.array(far)).all():
+        raise FloatingPointError("not all numbers are finite")
+    jax.block_until_ready(steps(given))
     times = []
     for _ in range(options.repeats):
         begin = time.perf_counter()
-        jax.block_until_ready(compiled(inputs))
+        jax.block_until_ready(steps(given))
         times.append((time.perf_counter() - begin) / options.steps * 1e6)
     return {"us": statistics.median(times), "spread": max(times) - min(times), "error": float(max(far))}
 
 
 def main(options: Options) -> list[dict]:
     """Measure, print and write."""
+    if unknown := set(options.only) - set(variants()):
+        raise ConfigError(f"only: {min(unknown)!r} is no variant; allowed are {', '.join(variants())}")
     rows: list[dict] = []
     record = {"provenance": provenance(), "options": str(options), "rows": rows}
     options.out.mkdir(parents=True, exist_ok=True)
     for runs in options.runs:
         inputs = random_inputs(options, runs)
-        for name in variants():
+        exact = jax.jit(jax.vmap(xla))(*(x.astype(jnp.float32) for x in inputs))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            made = {name: pool.submit(compiled, name, inputs, options) for name in options.only}
+        for name, programs in made.items():
             try:
-                found = measure(name, inputs, options)
+                found = measure(*programs.result(), exact, options)
             except Exception as error:  # of whatever kind: the others are timed
                 found = {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
             rows.append({"runs": runs, "variant": name, **found})
             print(json.dumps(rows[-1]), flush=True)
             (options.out / "foundations.json").write_text(json.dumps(record, indent=2) + "\n")
+            if "failed" in found:
+                next_h.libraries.stop_if_dead(name)
     return rows
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Options, description=__doc__))
+    try:
+        main(tyro.cli(Options, description=__doc__))
+    except ConfigError as error:
+        raise SystemExit(f"compare.py: {error}") from None

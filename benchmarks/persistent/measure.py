@@ -13,7 +13,7 @@ kernel of each direction and with today's. Prints and writes `persistent.json` a
 compile or fit is left out by name.
 
 All thread blocks of a kernel must run at once. A cluster lies in one part of a GPU, and not all parts are as
-large: of 132 multiprocessors, clusters of eight may find room on 120. So spreads are tried that are sure to fit.
+large: of 132 multiprocessors, clusters of eight may find room on 120. So there are spreads that need less.
 """
 
 import dataclasses
@@ -218,16 +218,6 @@ def failed(error: Exception) -> dict[str, str]:
     return {"failed": f"{type(error).__name__}: {str(error)[:300]}"}
 
 
-def stop_if_dead(name: str) -> None:
-    """After some errors nothing more is computed in a process, and nothing is to be waited for."""
-    try:
-        jax.block_until_ready(jnp.ones(8) + 1)
-    except Exception as error:  # of whatever kind
-        raise SystemExit(
-            f"the GPU computes no more after {name!r}: start again, and leave it --without"
-        ) from error
-
-
 def time_in_turns(programs: dict[str, Any], inputs: Any, repeats: int) -> dict[str, dict[str, float]]:
     """Milliseconds of a scan of all runs together."""
     times: dict[str, list[float]] = {name: [] for name in programs}
@@ -309,7 +299,7 @@ def time_all(inputs: Any, right: dict[str, Any], options: Options) -> None:
         )
     except Exception as error:  # of whatever kind: others are timed
         times = dict.fromkeys(right, failed(error))
-        stop_if_dead(" or ".join(right))
+        one_kernel.libraries.stop_if_dead(" or ".join(right))
     for name, (_, row) in right.items():
         row.update(times[name])
 
@@ -358,10 +348,10 @@ def measure_updates(
         for key, every in times.items():
             every.append(compiling[key].result().time())
     for key, every in times.items():
-        program = compiling[key].result()
+        done = compiling[key].result()
         found[key] |= {"ms": statistics.median(every), "spread": max(every) - min(every)}
-        found[key] |= {"kernels": program.kernels, "compile_seconds": program.compile_seconds}
-        found[key] |= {"skipped": int(jnp.sum(program.states.skipped))}
+        found[key] |= {"kernels": done.kernels, "compile_seconds": done.compile_seconds}
+        found[key] |= {"skipped": int(jnp.sum(done.states.skipped))}
     return list(found.values())
 
 
@@ -419,7 +409,7 @@ def main(options: Options) -> list[dict[str, Any]]:
         print(json.dumps(row), flush=True)
         write()
         if "failed" in row:
-            stop_if_dead(row["candidate"])
+            one_kernel.libraries.stop_if_dead(row["candidate"])
         return row
 
     with ThreadPoolExecutor(os.cpu_count()) as pool, cancelling(pool):

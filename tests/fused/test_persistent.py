@@ -214,8 +214,8 @@ def test_nothing_is_awaited_of_a_gpu_that_is_dead(monkeypatch):
         raise RuntimeError("an illegal memory access")
 
     monkeypatch.setattr(jax, "block_until_ready", dead)
-    with pytest.raises(SystemExit, match="computes no more after 'one': start again, and leave it --without"):
-        measure.stop_if_dead("one")
+    with pytest.raises(SystemExit, match="computes no more after 'one': start again, and leave it out"):
+        libraries.stop_if_dead("one")
 
 
 SANITIZED = ("-fsanitize=thread", "-g", "-O1", "-x", "c++", "-std=c++20", "-pthread", "-w")
