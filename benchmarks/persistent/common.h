@@ -262,6 +262,12 @@ static ffi::Error launch(cudaStream_t stream, const Given &given, int groups, in
   if (error != cudaSuccess) return failed("memset", error);
   Launch all(groups, shared_bytes, stream);
   error = cudaLaunchKernelEx(&all, kernel<Given, work>, given);
+  if (error != cudaSuccess) {
+    // It is said nowhere that a cooperative launch may have clusters. All fit, so an ordinary one does the same.
+    cudaGetLastError();
+    all.numAttrs = 1;
+    error = cudaLaunchKernelEx(&all, kernel<Given, work>, given);
+  }
   return error == cudaSuccess ? ffi::Error::Success() : failed("launch", error);
 }
 #else
