@@ -190,6 +190,7 @@ def differences(found: Pair, exact: Pair) -> dict[str, Array]:
     return {"error": error(found[0], exact[0]), "error_z": error(found[1], exact[1]), "same": same}
 
 
+@jax.jit
 def compare(first: Pair, again: Pair, exact: Pair) -> dict[str, Array]:
     """The same of the first of two results of the same inputs, and of both."""
     finite = [jnp.isfinite(x).all() for x in (*first, *again)]
@@ -205,7 +206,7 @@ def check(program: Any, made: Sequence[Any], exact: Sequence[Pair]) -> dict[str,
     """The worst over all inputs. The first numbers that are none are refused."""
     every = []
     for x, y in zip(made, exact, strict=True):
-        every.append(jax.device_get(jax.jit(compare)(program(*x), program(*x), y)))
+        every.append(jax.device_get(compare(program(*x), program(*x), y)))
         if not every[-1]["finite"]:
             raise FloatingPointError("not all numbers are finite")
     worst = {name: float(max(one[name] for one in every)) for name in ("error", "error_z")}
