@@ -84,6 +84,7 @@ def test_the_page_shows_figures_that_exist():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_page_s_commands_run_and_give_its_numbers(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
