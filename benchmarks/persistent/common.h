@@ -146,13 +146,24 @@ struct Placed : P {
   }
 
  private:
+  static constexpr int divisor(int of, int at_most) {
+    int n = least(of, at_most);
+    while (of % n) --n;
+    return n;
+  }
+  // Pieces are asked for together: a warp that waits for each in turn gets little from L2.
   template <bool FRESH, bool STREAMED>
   GPU static void some(const Cta &c, const Half *x, int stride, const Eight *pieces, float *to) {
+    constexpr int EACH = P::STEPS / P::SPLITS, AHEAD = divisor(EACH, STREAMED ? 8 : 4);
     Sum sum = {};
-#pragma unroll 4
-    for (int i = 0; i < P::STEPS / P::SPLITS; ++i)
-      multiply(sum, load_factor<FRESH && P::TILES == 1>(x + i * DEPTH, stride, c.lane),
-               load_piece<STREAMED>(pieces + i * PIECE, c.lane));
+    for (int i = 0; i < EACH; i += AHEAD) {
+      Piece loaded[AHEAD];
+#pragma unroll
+      for (int j = 0; j < AHEAD; ++j) loaded[j] = load_piece<STREAMED>(pieces + (i + j) * PIECE, c.lane);
+#pragma unroll
+      for (int j = 0; j < AHEAD; ++j)
+        multiply(sum, load_factor<FRESH && P::TILES == 1>(x + (i + j) * DEPTH, stride, c.lane), loaded[j]);
+    }
     store(sum, to, P::STRIDE, c.lane);
   }
 };

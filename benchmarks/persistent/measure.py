@@ -175,7 +175,9 @@ def cuts(ctas: int, runs: int) -> dict[str, Cut]:
     """How so many thread blocks can be spread over so many runs."""
     each = 1 << (ctas // runs).bit_length() - 1
     half = each // 2
-    tried = ((each, 8, 16), (each, 4, 16), (each, 2, 16), (half, 8, 16), (half, 16, 16), (half, 8, 8))
+    tried = ((each, 8, 16), (each, 4, 16), (each, 2, 16), (half, 8, 16), (half, 16, 16))
+    # Half as many warps have twice the registers, and so more loads under way each.
+    tried = (*tried, (each, 8, 8), (each, 4, 8), (half, 8, 8))
     found = [Cut(*sizes) for sizes in tried if sizes[0] >= sizes[1]]
     return {f"{cut.ctas} CTAs by {cut.cluster}, {cut.warps} warps": cut for cut in found}
 

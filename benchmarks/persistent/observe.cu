@@ -38,12 +38,14 @@ constexpr int PARTS_AT = COUNTER_BYTES, SQUARES_AT = PARTS_AT + PARTS * ROWS * B
 constexpr int X_AT = SQUARES_AT + aligned(ROWS * CTAS * sizeof(float));
 constexpr int REST_AT = X_AT + aligned(ROWS * DETER * sizeof(Half));
 
+// Last are those that may best be streamed: of `read`, whose other factor comes from L2 as well, and of `own`, which are
+// multiplied while others are waited for.
 using OutWeights = Placed<Out, Start<WEIGHTS_AT>>;
-using ReadWeights = Placed<Read, OutWeights>;
-using SharedWeights = Placed<Shared, ReadWeights>;
+using GatesWeights = Placed<Gates, OutWeights>;
+using SharedWeights = Placed<Shared, GatesWeights>;
 using InnerWeights = Placed<Inner, SharedWeights>;
-using GatesWeights = Placed<Gates, InnerWeights>;
-constexpr int SHARED_BYTES = GatesWeights::KEPT_END, STREAMED = GatesWeights::STREAMED_END;
+using ReadWeights = Placed<Read, InnerWeights>;
+constexpr int SHARED_BYTES = ReadWeights::KEPT_END, STREAMED = ReadWeights::STREAMED_END;
 constexpr int SCRATCH = REST_AT + CTAS * STREAMED;
 static_assert(WEIGHTS_AT <= SHARED_LIMIT, "without room for any weight");
 

@@ -147,6 +147,8 @@ def test_thread_blocks_are_shared_by_the_runs():
         (16, 4, 16),
         (16, 2, 16),
         (8, 8, 16),
+        (16, 8, 8),
+        (16, 4, 8),
         (8, 8, 8),
     ]
 
