@@ -1,6 +1,6 @@
 """GPLD in a small PyTorch world model: a recurrent state-space model of a pendulum, with and without penalty.
 
-    pip install -e '.[torch]'
+    pip install '.[torch]'
     python examples/torch_rssm.py
 
 The lines that add the penalty to the model are in `penalty_of`. Both models start from the same parameters

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -9,7 +10,10 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 GL_PACKAGES = "libopengl0 libegl1 libegl-mesa0 libgl1-mesa-dri"
 """Debian packages that let MuJoCo render without a screen."""
@@ -33,12 +37,30 @@ class Memory(NamedTuple):
 
 
 def install(extra: str) -> str:
-    """What to type in a checkout for one of the extras in pyproject.toml."""
-    command = f"pip install -e '.[{extra}]'"
+    """What to type for one of the extras in pyproject.toml, wherever this package was installed from."""
+    packages = [str(package) for package in _packages(extra)]
+    command = f"pip install {shlex.join(packages or [f'.[{extra}]'])}"
     # From Python 3.13 on, labmaze, which only dm_control's mazes use, has no wheels.
     if extra == "suite" and sys.version_info >= (3, 13):
         command += f", and for dm_control pip install --no-deps dm_control=={SIMULATORS['dm_control']}"
     return command
+
+
+def _packages(extra: str) -> Iterator["Requirement"]:
+    """What an extra adds here; nothing if this package is in the path without being installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    from packaging.requirements import Requirement
+
+    with suppress(PackageNotFoundError):
+        for package in map(Requirement, requires("gpld") or ()):
+            if (
+                package.marker
+                and package.marker.evaluate({"extra": extra})
+                and "extra" in str(package.marker)
+            ):
+                package.marker = None
+                yield package
 
 
 def simulator_remedy(problem: str) -> str:

@@ -3,12 +3,16 @@
 import os
 import re
 import runpy
+import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from gpld import cli, envs, machine
 from gpld.config import ConfigError
@@ -69,16 +73,22 @@ def environment(folder, python, *packages):
     return folder / "bin"
 
 
+def interpreter(name):
+    """A Python of this version that can make environments: of all in the path, for the first may not run."""
+    for folder in os.environ["PATH"].split(os.pathsep):
+        python = shutil.which(name, path=folder)
+        if python and not subprocess.run([python, "-m", "venv", "--help"], capture_output=True).returncode:
+            return python
+    # pyenv's own programs run only the versions that are switched on, though others may be there.
+    found = Path.home().glob(f".pyenv/versions/{name.removeprefix('python')}.*/bin/python3")
+    return str(next(found, "")) or pytest.skip(f"there is no {name} here")
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("python", ["python3.11", "python3.12", "python3.13", "python3.14"])
-def test_the_wheel_trains(wheel, python, tmp_path):
-    if (
-        not shutil.which(python)
-        or subprocess.run([python, "-m", "venv", "--help"], capture_output=True).returncode
-    ):
-        pytest.skip(f"there is no {python} here")
-    programs = environment(tmp_path / "env", python, f"{wheel}[suite]")
+@pytest.mark.parametrize("version", ["python3.11", "python3.12", "python3.13", "python3.14"])
+def test_the_wheel_trains(wheel, version, tmp_path):
+    programs = environment(tmp_path / "env", interpreter(version), f"{wheel}[suite]")
     assert "STOPS" not in run(str(programs / "gpld"), "doctor", folder=tmp_path)
     run(str(programs / "gpld"), "train", *TRAINING.split(), folder=tmp_path)
     assert lines(tmp_path / "run")[-1]["updates"] == 100
@@ -105,6 +115,29 @@ def test_the_tested_simulators_are_those_of_the_lock(python, monkeypatch):
     tested = runpy.run_path(machine.__file__)["SIMULATORS"]
     locked = scripts.load("scripts/offline_bundle.py").pins(ROOT / "requirements.lock", python)
     assert tested == {name: locked[name.replace("_", "-")] for name in tested}
+
+
+@pytest.mark.parametrize("extra", ["cuda", "onnx", "ray", "slurm", "torch", "video", "wandb"])
+def test_an_extra_is_named_by_its_packages(extra):
+    pip, verb, *packages = shlex.split(install(extra))
+    assert (pip, verb) == ("pip", "install")
+    assert {*map(Requirement, packages)} == {*map(Requirement, EXTRAS[extra])}
+
+
+@pytest.mark.parametrize("version", [(3, 11), (3, 13)])
+def test_simulators_are_named_for_the_python_that_is_here(version, monkeypatch):
+    simulators = [f"{name.replace('_', '-')}=={number}" for name, number in machine.SIMULATORS.items()]
+    assert {*simulators} <= {*shlex.split(install("suite").replace("dm_control", "dm-control"))}
+    monkeypatch.setattr(sys, "version_info", (*version, 0))
+    assert ("and for dm_control pip install --no-deps" in install("suite")) == (version >= (3, 13))
+
+
+def test_without_an_installation_an_extra_is_of_the_checkout(monkeypatch):
+    def missing(name):
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.requires", missing)
+    assert install("onnx") == "pip install '.[onnx]'"
 
 
 def test_the_image_is_sent_what_it_copies():

@@ -165,9 +165,9 @@ def in_own_process(what: str, arguments: Sequence[object], task: str, timeout: f
 
 def _explain(errors: str, task: str) -> str:
     reason = (errors.strip().splitlines() or ["the process that renders was killed"])[-1]
-    if reason.startswith("gpld.envs."):  # it has a message already, behind the name of its class
+    if reason.startswith("gpld."):  # it has a message already, behind the name of its class
         return reason.partition(": ")[2]
-    if task.startswith(GYM_PREFIX) or reason.startswith("gpld."):
+    if task.startswith(GYM_PREFIX):
         return reason
     return f"{reason}. MuJoCo renders with EGL or OSMesa; Debian: `apt install {machine.GL_PACKAGES}`"
 

@@ -216,7 +216,7 @@ def test_mistakes_are_told_in_a_line(small_run, tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main(["export", str(small_run), "--out", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.endswith("pip install -e '.[onnx]'")
+    assert line.endswith("pip install 'onnx>=1.17' 'onnxruntime>=1.20'")
     assert not list(tmp_path.iterdir())
 
 

@@ -13,7 +13,7 @@ from gpld.config import ConfigError
 from gpld.envs import EnvironmentFailure, _make, all_tasks, make
 from gpld.envs._families import FAMILIES, PoolTask, _gl_problem, pool_tasks
 from gpld.envs._serial import SerialEnv
-from gpld.machine import GL_PACKAGES
+from gpld.machine import GL_PACKAGES, install
 from gpld.tasks import SUITE
 from tests.envs.helpers import actions, need, run, same
 
@@ -252,7 +252,7 @@ def broken_envpool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("problem", "remedy"),
     [
-        ("no module named 'x'", "pip install -e '.[suite]'"),
+        ("no module named 'x'", install("suite")),
         ("libEGL.so.1: cannot open\nshared object file", f"Debian: `apt install {GL_PACKAGES}`"),
     ],
 )
