@@ -293,8 +293,8 @@ def _accepts_duration(members: Sequence[Member], yes: bool) -> bool:
     from gpld.training import duration, evaluation
 
     seconds, config = duration.expected_seconds(members), members[0].config
-    if seconds >= duration.SHORT and ":" in config.task:
-        evaluation.make_env(config, 1).close()  # a task that cannot be found is told before anything else
+    if seconds >= duration.SHORT:
+        evaluation.make_env(config, 1).close()  # a task that there is not, here, is told before anything else
     for line in duration.duration_lines(seconds, config):
         print(line, flush=True)
     if seconds <= duration.LONG or yes or not sys.stdin.isatty():

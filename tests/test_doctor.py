@@ -8,6 +8,10 @@ from gpld.doctor._examine import _ProbeResult
 from gpld.machine import GL_PACKAGES, SIMULATORS, host_memory, install
 
 WORKS, FAILS = _ProbeResult(True, "runs"), _ProbeResult(False, "ImportError: libfoo.so")
+NO_ENVPOOL, NO_DM_CONTROL = (
+    _ProbeResult(False, f"ModuleNotFoundError: No module named '{name}'")
+    for name in ("envpool", "dm_control")
+)
 
 
 @pytest.fixture(scope="module")
@@ -60,13 +64,18 @@ def test_the_report_says_what_to_do():
         (FAILS, WORKS, [False, False], [True, False]),
         (WORKS, FAILS, [False, False], [False, True]),
         (FAILS, FAILS, [True, True], [True, True]),
+        (FAILS, NO_DM_CONTROL, [True, False], [True, True]),
+        (NO_ENVPOOL, WORKS, [False, False], [True, False]),
+        (NO_ENVPOOL, NO_DM_CONTROL, [False, False], [True, True]),
     ],
 )
 def test_one_engine_is_enough(envpool, dm_control, stops, remedies):
     found = list(_examine._engines(envpool, dm_control))
     assert [finding.stops_training for finding in found] == stops
     assert [bool(finding.remedy) for finding in found] == remedies
-    instead = "gym:Name-v0 trains without it" if all(stops) else "the other one takes its place where it can"
+    works = envpool.ok or dm_control.ok
+    instead = "the other one takes its place where it can"
+    instead = instead if works else "gym:Name-v0 and jax:module:name train without it"
     assert all(finding.remedy.endswith(f"; {instead}") for finding in found if finding.remedy)
 
 
@@ -92,7 +101,7 @@ def test_a_missing_package_stops_training_but_simulators_are_optional(monkeypatc
     assert _examine._package("jax").stops_training
     for name in ("envpool", "dm_control", "mujoco"):
         assert not _examine._package(name).stops_training
-        assert "pip install -e '.[suite]'" in _examine._package(name).remedy
+        assert install("suite") in _examine._package(name).remedy
 
 
 def test_a_broken_device_stops_training():
@@ -113,6 +122,9 @@ def test_rendering_without_any_backend_is_not_fatal():
     found = list(_examine._rendering({"egl": FAILS, "osmesa": FAILS}))
     assert [finding.subject for finding in found] == ["rendering with egl", "rendering with osmesa"]
     assert not any(finding.stops_training for finding in found)
+    (found,) = _examine._rendering({"egl": NO_DM_CONTROL, "osmesa": NO_DM_CONTROL})
+    assert not found.stops_training
+    assert found.remedy.endswith(install("suite"))
     only = _examine._rendering({"egl": FAILS, "osmesa": WORKS})
     assert [finding.detail for finding in only] == ["osmesa works (egl fails); MUJOCO_GL=osmesa"]
 

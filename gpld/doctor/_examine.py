@@ -102,7 +102,7 @@ def _package(name: str) -> Finding:
     except PackageNotFoundError:
         if name in SIMULATORS:
             return Finding(name, "not installed", f"for tasks of the suite: {install('suite')}")
-        return Finding(name, "not installed", "install gpld again: `make setup`", stops_training=True)
+        return Finding(name, "not installed", "install gpld again, with what it needs", stops_training=True)
     if found != SIMULATORS.get(name, found):
         return Finding(name, found, f"tested is {SIMULATORS[name]}: {install('suite')}")
     return Finding(name, found)
@@ -124,12 +124,22 @@ def _device(result: _ProbeResult) -> Finding:
 
 
 def _engines(envpool: _ProbeResult, dm_control: _ProbeResult) -> Iterator[Finding]:
-    """One engine is enough to train from states."""
-    stops = not envpool.ok and not dm_control.ok
-    instead = "gym:Name-v0 trains without it" if stops else "the other one takes its place where it can"
-    for name, result in (("envpool", envpool), ("dm_control", dm_control)):
+    """One engine is enough to train from states, and other environments need neither.
+
+    So only those that are installed and do not run are a fault.
+    """
+    found = {"envpool": envpool, "dm_control": dm_control}
+    works = envpool.ok or dm_control.ok
+    instead = "the other one takes its place where it can"
+    instead = instead if works else "gym:Name-v0 and jax:module:name train without it"
+    for name, result in found.items():
         remedy = "" if result.ok else f"{simulator_remedy(result.text)}; {instead}"
-        yield Finding(f"{name} engine", result.text, remedy, stops and not result.ok)
+        yield Finding(f"{name} engine", result.text, remedy, not works and not _is_missing(name, result))
+
+
+def _is_missing(package: str, result: _ProbeResult) -> bool:
+    """Whether a probe failed because a package is not installed."""
+    return not result.ok and f"No module named '{package}'" in result.text
 
 
 def _chosen_backend() -> str:
@@ -152,6 +162,10 @@ def _rendering(results: dict[str, _ProbeResult]) -> Iterator[Finding]:
         unused = [f"{backend} fails" for backend in results if backend not in (*works, chosen)]
         detail = f"{', '.join(works)} works" + (f" ({', '.join(unused)})" if unused else "")
         yield Finding("rendering", f"{detail}; MUJOCO_GL={works[0]}")
+        return
+    if all(_is_missing("dm_control", result) for result in results.values()):
+        remedy = f"needed for pixels and films only: {install('suite')}"
+        yield Finding("rendering", "dm_control, which draws, is not installed", remedy)
         return
     remedy = f"needed for pixels and films only. Debian: `apt install {GL_PACKAGES}`"
     for backend, result in results.items():

@@ -1,5 +1,7 @@
 """The expected time of runs on a CPU."""
 
+import importlib.util
+
 import jax
 import pytest
 
@@ -72,6 +74,16 @@ def test_a_task_that_cannot_be_found_is_told_before_its_time(monkeypatch, capsys
     monkeypatch.setattr(duration, "product_rate", lambda: 1e11)
     with pytest.raises(ConfigError, match=r"Pendulm|CartPol"):
         cli._accepts_duration([Member(Config(task), tmp_path)], False)
+    assert capsys.readouterr().out == ""
+
+
+def test_a_missing_simulator_is_told_before_the_time(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(duration, "product_rate", lambda: 1e11)
+    find = importlib.util.find_spec
+    simulators = {"envpool", "dm_control"}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name in simulators else find(name))
+    with pytest.raises(ConfigError, match="task: 'walker-walk' needs dm_control, which is not inst"):
+        cli._accepts_duration([Member(Config("walker-walk"), tmp_path)], False)
     assert capsys.readouterr().out == ""
 
 
