@@ -8,8 +8,8 @@ Symbols used in every shape of this package:
 Sequences are time-major: `[T, B, ...]`.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from jaxtyping import Array, Bool, Float, Integer, UInt8
@@ -30,16 +30,27 @@ class Spaces:
     """Whether an action is one of `actions` choices (given to the agent one-hot) or a vector in [-1, 1]."""
     images: tuple[str, ...] = ()
     """Observation keys that are images: uint8 of shape (height, width, channels). All others are float32."""
+    # The agent's actions are in [-1, 1] all the same, so programs for different bounds are the same.
+    bounds: tuple[tuple[float, float], ...] = field(default=(), compare=False, repr=False)
+    """Low and high of each number of the environment's own actions, where they are known and numbers."""
 
     @classmethod
     def of(
-        cls, obs: dict[str, tuple[int, ...]], actions: int, discrete: bool = False, images: Iterable[str] = ()
+        cls,
+        obs: dict[str, tuple[int, ...]],
+        actions: int,
+        discrete: bool = False,
+        images: Iterable[str] = (),
+        bounds: Iterable[Sequence[float]] = (),
     ) -> "Spaces":
         """Spaces from a dictionary of observation shapes, and the names of those that are images."""
         if unknown := sorted(set(images) - set(obs)):
             raise ValueError(f"images: {unknown} are no observation keys; allowed are {sorted(obs)}")
         shapes = tuple(sorted((k, tuple(s)) for k, s in obs.items()))
-        return cls(shapes, actions, discrete, tuple(sorted(images)))
+        pairs = tuple((float(low), float(high)) for low, high in bounds)
+        if len(pairs) not in (0, actions):
+            raise ValueError(f"bounds: there are {len(pairs)} for {actions} actions")
+        return cls(shapes, actions, discrete, tuple(sorted(images)), pairs)
 
     @property
     def vector_obs(self) -> tuple[tuple[str, tuple[int, ...]], ...]:

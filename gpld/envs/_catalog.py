@@ -5,6 +5,7 @@ import importlib.util
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from types import ModuleType
 from typing import Literal, NamedTuple
 
@@ -42,6 +43,10 @@ _SPACES = {
     "reacher": Spaces.of({"position": (2,), "to_target": (2,), "velocity": (2,)}, 2),
     "walker": Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, 6),
 }
+
+
+_UNEVEN = {"quadruped": 4 * ((-1.0, 1.0), (-1.0, 1.1), (-0.8, 0.8))}
+"""Bounds of actions, where they are not -1 and 1."""
 
 
 class Task(NamedTuple):
@@ -85,7 +90,9 @@ def tasks() -> tuple[Task, ...]:
 
 def spaces(name: str) -> Spaces:
     """Observations and actions of a task of the benchmark, without loading an engine."""
-    return _SPACES.get(name) or _SPACES[name.partition("-")[0]]
+    domain = name.partition("-")[0]
+    found = _SPACES.get(name) or _SPACES[domain]
+    return replace(found, bounds=_UNEVEN.get(domain, found.actions * ((-1.0, 1.0),)))
 
 
 def tasks_table() -> Table:

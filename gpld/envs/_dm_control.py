@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from gpld.config import ConfigError
 from gpld.envs._base import ActionScale, Observation, RenderingError, Stream
 from gpld.envs._catalog import unknown
+from gpld.envs._spaces import action_bounds
 from gpld.machine import GL_PACKAGES
 from gpld.types import Spaces
 
@@ -96,7 +98,7 @@ class DMControlStream(Stream):
         actions = self._env.action_spec()
         self._scale = ActionScale.of(actions.minimum, actions.maximum)
         shapes = {key: spec.shape for key, spec in self._env.observation_spec().items()}
-        self.spaces = Spaces.of(shapes, actions.shape[0])
+        self.spaces = Spaces.of(shapes, actions.shape[0], bounds=action_bounds(actions))
         self._compiled = {name: array.copy() for name, array in self._model_arrays().items()}
 
     def reset(self) -> Observation:
@@ -172,7 +174,7 @@ class DMControlPixels(DMControlStream):
                 f"Debian: `apt install {GL_PACKAGES}`"
             )
         super().__init__(task, seed, render=True)
-        self.spaces = pixel_spaces(self.spaces.actions)
+        self.spaces = replace(pixel_spaces(self.spaces.actions), bounds=self.spaces.bounds)
         self._repeat = action_repeat
         self._camera = CAMERAS.get(task.partition("-")[0], 0)
         self._env.physics.model.vis.quality.shadowsize = SHADOWS  # before there is a drawing context

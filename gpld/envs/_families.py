@@ -19,6 +19,7 @@ from gpld.envs._base import EnvironmentFailure, RenderingError
 from gpld.envs._catalog import in_line, load_envpool
 from gpld.envs._gymnasium import IMAGE_SIDES, is_image
 from gpld.envs._spaces import (
+    action_bounds,
     action_choices,
     action_problem,
     action_reader,
@@ -157,7 +158,8 @@ class PoolTask:
         self._parts = {key: _part(box, self.family) for key, box in boxes if key not in self.family.hidden}
         shapes = {key: part.shape for key, part in self._parts.items()}
         images = [key for key, part in self._parts.items() if part.image]
-        self.spaces = Spaces.of(shapes, action_width(space), bool(action_choices(space)), images)
+        discrete, bounds = bool(action_choices(space)), action_bounds(space)
+        self.spaces = Spaces.of(shapes, action_width(space), discrete, images, bounds)
         self._act = action_reader(space)
         self._settings |= {"render_mode": "rgb_array"} if render else {}
         if undrawable and module.startswith("mujoco"):

@@ -12,6 +12,7 @@ from gpld.config import ConfigError
 from gpld.envs._base import Observation, RenderingError, Stream
 from gpld.envs._imports import import_for
 from gpld.envs._spaces import (
+    action_bounds,
     action_choices,
     action_problem,
     action_reader,
@@ -130,7 +131,8 @@ class GymnasiumStream(Stream):
         boxes = observation_boxes(self._env.observation_space)
         shapes = {key: box.shape or () for key, box in boxes.items()}
         images = [key for key, box in boxes.items() if is_image(box)]
-        self.spaces = Spaces.of(shapes, action_width(space), bool(action_choices(space)), images)
+        discrete, bounds = bool(action_choices(space)), action_bounds(space)
+        self.spaces = Spaces.of(shapes, action_width(space), discrete, images, bounds)
         self._episode = -1
         self._actions: list[np.ndarray] = []
         self._last: Observation | None = None

@@ -78,17 +78,20 @@ def interface(task: str, made: Any) -> Interface:
     env: Any = made[0] if pair else made
     if all(hasattr(env, name) for name in ("reset", "step", "action_size")):
         functions, width, discrete = _like_brax(env), int(env.action_size), False
+        bounds = width * [(-1.0, 1.0)]
     elif all(hasattr(env, name) for name in ("reset", "step", "action_space", "default_params")):
-        functions, width, discrete = _like_gymnax(task, env, made[1] if pair else env.default_params)
+        found = _like_gymnax(task, env, made[1] if pair else env.default_params)
+        functions, width, discrete, bounds = found
     else:
         raise ConfigError(
             f"task: {task!r} is {type(env).__name__!r}, which has neither Brax's interface (reset, step, "
             "action_size) nor gymnax's (reset, step, action_space, default_params)"
         )
-    return _examined(task, *functions, width, discrete)
+    return _examined(task, *functions, width, discrete, bounds)
 
 
 Functions = tuple[Callable[..., Frame], Callable[..., Frame]]
+Bounds = list[tuple[float, float]]
 
 
 def _like_brax(env: Any) -> Functions:
@@ -106,18 +109,19 @@ def _like_brax(env: Any) -> Functions:
     return lambda key: frame(env.reset(key)), step
 
 
-def _like_gymnax(task: str, env: Any, params: Any) -> tuple[Functions, int, bool]:
+def _like_gymnax(task: str, env: Any, params: Any) -> tuple[Functions, int, bool, Bounds]:
     """reset(key, params) and step(key, state, action, params), without the resets that step adds."""
     space = env.action_space(params)
     discrete = hasattr(space, "n")
     if not discrete and not all(hasattr(space, name) for name in ("low", "high", "shape")):
         raise ConfigError(f"task: {task!r} has actions of {type(space).__name__}, only Discrete and Box fit")
+    sides = [] if discrete else [np.broadcast_to(bound, space.shape) for bound in (space.low, space.high)]
     reset_env, step_env = getattr(env, "reset_env", env.reset), getattr(env, "step_env", env.step)
 
     def read(action: Float[Array, "A"]) -> Array:
         if discrete:
             return jnp.argmax(action).astype(np.int32)
-        low, high = (np.broadcast_to(bound, space.shape) for bound in (space.low, space.high))
+        low, high = sides
         middle, half = (np.asarray(x, np.float32) for x in ((low + high) / 2, (high - low) / 2))
         scaled = middle + half * jnp.clip(action, -1.0, 1.0).reshape(space.shape)
         return jnp.clip(scaled, *(np.asarray(x, np.float32) for x in (low, high)))  # it may round beyond
@@ -136,7 +140,7 @@ def _like_gymnax(task: str, env: Any, params: Any) -> tuple[Functions, int, bool
         return Frame(state, _named(obs), reward, done & ~truncated, truncated)
 
     width = int(space.n) if discrete else int(np.prod(space.shape))
-    return (reset, step), width, discrete
+    return (reset, step), width, discrete, list(zip(*(side.ravel().tolist() for side in sides), strict=True))
 
 
 def _named(obs: Any) -> dict[str, Array]:
@@ -145,7 +149,9 @@ def _named(obs: Any) -> dict[str, Array]:
     return {jax.tree_util.keystr(path, simple=True, separator=".") or "observation": x for path, x in leaves}
 
 
-def _examined(task: str, reset: Callable, step: Callable, width: int, discrete: bool) -> Interface:
+def _examined(
+    task: str, reset: Callable, step: Callable, width: int, discrete: bool, bounds: Bounds
+) -> Interface:
     """The functions with the types that the agent reads, once their shapes are known to fit."""
     key, action = jax.ShapeDtypeStruct((2,), np.uint32), jax.ShapeDtypeStruct((width,), np.float32)
     kinds: list[PyTree] = []
@@ -171,7 +177,7 @@ def _examined(task: str, reset: Callable, step: Callable, width: int, discrete: 
         if shapes[name][0] % IMAGE_SIDES or shapes[name][1] % IMAGE_SIDES:
             sides = f"height and width must be multiples of {IMAGE_SIDES}"
             raise EnvironmentFailure(f"{task} cannot be used: image {name!r} is {shapes[name]}; {sides}")
-    spaces = Spaces.of(shapes, width, discrete, images)
+    spaces = Spaces.of(shapes, width, discrete, images, bounds)
 
     def plain(frame: Frame) -> Frame:
         own = jax.tree.map(_to_plain, frame.own, kinds[0])

@@ -96,6 +96,18 @@ def action_width(space: Any) -> int:
     return math.prod(action_choices(space)) if action_choices(space) else math.prod(space.shape or ())
 
 
+def action_bounds(space: Any) -> list[tuple[float, float]]:
+    """Low and high of each number of an action, or nothing for discrete actions."""
+    return [] if action_choices(space) else list(zip(*(x.tolist() for x in _limits(space)), strict=True))
+
+
+def _limits(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Lows and highs `[A]` of a box of Gymnasium's, or of a bounded array of dm_env."""
+    given = (space.low, space.high) if isinstance(space, Box) else (space.minimum, space.maximum)
+    low, high = (np.broadcast_to(bound, space.shape).ravel() for bound in given)
+    return low, high
+
+
 def action_reader(space: Any) -> Callable[[np.ndarray], Any]:
     """A function from the agent's action `[A]` to the environment's.
 
@@ -112,11 +124,7 @@ def action_reader(space: Any) -> Callable[[np.ndarray], Any]:
             return (each + start).astype(space.dtype)
 
         return of_combination
-    if isinstance(space, Box):
-        low, high = space.low, space.high
-    else:
-        low, high = (np.broadcast_to(bound, space.shape) for bound in (space.minimum, space.maximum))
-    scale = ActionScale.of(low.ravel(), high.ravel())
+    scale = ActionScale.of(*_limits(space))
     return lambda action: scale(action).astype(space.dtype).reshape(space.shape)
 
 

@@ -170,6 +170,7 @@ def _spaces_values(spaces: Spaces) -> dict[str, Any]:
         "actions": spaces.actions,
         "discrete": spaces.discrete,
         "images": spaces.images,
+        "bounds": spaces.bounds,
     }
 
 
@@ -188,7 +189,8 @@ def read_spaces(folder: Path) -> Spaces:
 def _spaces(values: Any, path: Path) -> Spaces:
     try:
         obs = {name: tuple(shape) for name, shape in values["obs"].items()}
-        # Older runs have no images, and do not say so.
-        return Spaces.of(obs, values["actions"], values["discrete"], values.get("images", ()))
+        # Older runs have no images, and do not say so. They know no bounds either.
+        later = (values.get(name, ()) for name in ("images", "bounds"))
+        return Spaces.of(obs, values["actions"], values["discrete"], *later)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path}: not a description of spaces ({error!r})") from error

@@ -78,7 +78,7 @@ def test_catalog_has_the_suites_spaces_and_the_time_limit():
     for task in tasks():
         assert task.name in suite_tasks()
         with fresh(task.name, 1) as env:
-            assert env.spaces == task.spaces
+            assert (env.spaces, env.spaces.bounds) == (task.spaces, task.spaces.bounds)
             assert env._streams[0]._env._step_limit == 1000
 
 
@@ -142,6 +142,7 @@ seen_by = [make(task, count=2, seed=3, pixels=True, processes=processes) for pro
 with seen_by[0] as env, seen_by[1] as again:
     states = make(task, count=2, seed=3, backend="dm_control")
     assert env.spaces.obs == (("image", (64, 64, 3)),) and env.spaces.images == ("image",)
+    assert len(env.spaces.bounds) == env.spaces.actions and env.spaces.bounds == states.spaces.bounds
     rng, seen = np.random.default_rng(0), []
     for _ in range(6):
         action = rng.uniform(-1, 1, (2, env.spaces.actions))

@@ -209,9 +209,13 @@ def test_settings_of_envpool_are_taken_by_name():
             PoolTask("envpool:Pong-v5", kwargs={name: 1})
 
 
+def test_bounds_are_the_engine_s():
+    assert PoolTask("envpool:Pendulum-v1").spaces.bounds == ((-2.0, 2.0),)
+
+
 def test_several_whole_numbers_are_one_choice():
     task = PoolTask("envpool:BinPack-v2")
-    assert (task.spaces.actions, task.spaces.discrete) == (40 * 20, True)
+    assert (task.spaces.actions, task.spaces.discrete, task.spaces.bounds) == (40 * 20, True, ())
     assert task.action(np.eye(800)[27]).tolist() == [[1, 7]]
 
 

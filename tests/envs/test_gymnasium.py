@@ -27,6 +27,7 @@ def test_nested_observations_get_flat_keys():
 
 def test_actions_are_clipped_and_rescaled_to_the_bounds():
     with make(Counter, count=1, seed=0, action_repeat=1) as env:
+        assert env.spaces.bounds == ((0.0, 2.0), (-4.0, 4.0))
         env.step(np.zeros((1, 2)))
         for action in ([-1, 1], [0, 0.5], [3, -3]):
             env.step(np.array([action]))
@@ -35,7 +36,7 @@ def test_actions_are_clipped_and_rescaled_to_the_bounds():
 
 def test_discrete_actions_come_one_hot():
     with make(Choices, count=2, seed=0, action_repeat=1) as env:
-        assert (env.spaces.actions, env.spaces.discrete) == (3, True)
+        assert (env.spaces.actions, env.spaces.discrete, env.spaces.bounds) == (3, True, ())
         env.step(np.eye(3)[[0, 0]])
         assert env.step(np.eye(3)[[0, 2]]).reward.tolist() == [5, 7]
 

@@ -50,6 +50,7 @@ def test_like_gymnax(version):
     with make(f"{OWN}:{version}", count=1, seed=0, action_repeat=1) as env:
         assert env.spaces.obs == (("observation", (3,)),)
         assert (env.spaces.actions, env.spaces.discrete) == (3, False)
+        assert env.spaces.bounds == 3 * ((-2.0, 4.0),)
         high = np.ones((2, 1, 3), np.float32)
         steps = run(env, np.concatenate([zeros(env, 8), high]))
     # From [-1, 1] to [-2, 4].
@@ -64,7 +65,7 @@ def test_gymnax_s_parameters_and_choices():
     with make(f"{OWN}:with_params", count=1, seed=0, action_repeat=1) as env:
         assert ends(run(env, zeros(env, 3)))[2] == (True, False)
     with make(f"{OWN}:Choose", count=1, seed=0, action_repeat=1) as env:
-        assert (env.spaces.actions, env.spaces.discrete) == (4, True)
+        assert (env.spaces.actions, env.spaces.discrete, env.spaces.bounds) == (4, True, ())
         steps = run(env, np.eye(4, dtype=np.float32)[[0, 2, 3]][:, None])
     assert [float(step.reward[0]) for step in steps] == [0, 2, 3]
     assert ends(steps)[2] == (True, True)

@@ -40,6 +40,21 @@ def test_spaces_come_back(tmp_path):
     assert json.loads((tmp_path / "spaces.json").read_text())["obs"] == {"arm": [2, 3], "height": []}
 
 
+def test_bounds_come_back_and_older_runs_have_none(tmp_path):
+    bounded = Spaces.of({"height": ()}, actions=2, bounds=[(-1.0, 1.1), (0.0, 0.8)])
+    saved.write_spaces(tmp_path, bounded)
+    assert saved.read_spaces(tmp_path).bounds == ((-1.0, 1.1), (0.0, 0.8))
+    older = {"obs": {"height": []}, "actions": 2, "discrete": False}
+    (tmp_path / "spaces.json").write_text(json.dumps(older))
+    assert saved.read_spaces(tmp_path).bounds == ()
+    # What is compiled for one is what is compiled for the other.
+    assert saved.read_spaces(tmp_path) == bounded
+    assert repr(saved.read_spaces(tmp_path)) == repr(bounded)
+    (tmp_path / "spaces.json").write_text(json.dumps(older | {"bounds": [[0.0, 1.0]]}))
+    with pytest.raises(ConfigError, match="there are 1 for 2 actions"):
+        saved.read_spaces(tmp_path)
+
+
 def test_the_newest_checkpoint_is_loaded_without_a_replay_or_environment(tmp_path):
     folder = write(tmp_path / "run", steps=(100, 200))
     found = saved.load(folder)
