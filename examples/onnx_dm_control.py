@@ -8,10 +8,10 @@ python examples/onnx_dm_control.py agent --episodes 20
 import argparse
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
-from dm_control import suite
 
 
 class Agent:
@@ -57,6 +57,23 @@ def play(agent: Agent, env) -> float:
     return total
 
 
+def opened(folder: Path, seed: int) -> tuple[Agent, Any]:
+    """The agent in a folder, and its environment."""
+    for name in ("policy.onnx", "policy.onnx.json"):
+        if not (folder / name).is_file():
+            raise SystemExit(f"folder: {folder} has no {name}; gpld export RUN --out {folder} writes it")
+    from dm_control import suite  # it may warn of a missing display
+
+    agent = Agent(folder, seed)
+    domain, _, task = agent.about["task"].partition("-")
+    if (domain, task) not in suite.ALL_TASKS:
+        raise SystemExit(f"folder: the agent in {folder} is for {agent.about['task']}, not for the suite")
+    env = suite.load(domain, task, task_kwargs={"random": seed})
+    if not agent.about["inputs"].keys() >= {f"obs.{name}" for name in env.observation_spec()}:
+        raise SystemExit(f"folder: the agent in {folder} sees images, and this example gives it states")
+    return agent, env
+
+
 def main() -> None:
     """Play episodes of the task that the agent was trained on."""
     parser = argparse.ArgumentParser(
@@ -66,9 +83,7 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    agent = Agent(options.folder, options.seed)
-    domain, task = agent.about["task"].split("-")
-    env = suite.load(domain, task, task_kwargs={"random": options.seed})
+    agent, env = opened(options.folder, options.seed)
     returns = [play(agent, env) for _ in range(options.episodes)]
     print(*(f"{value:.1f}" for value in returns))
     print(f"mean {np.mean(returns):.1f} of {len(returns)} episodes")

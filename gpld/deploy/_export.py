@@ -1,7 +1,8 @@
 """One step of a trained agent as a file that other programs run."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
@@ -55,6 +56,10 @@ def export(
         raise ConfigError(f"to: {to!r} is not allowed; it must be {' or '.join(get_args(Format))}")
     onnx = _imported_onnx() if to == "onnx" else None
     trained = run if isinstance(run, Trained) else saved.load(run)
+    own = trained.folder if trained.folder.is_dir() else Path()
+    folder = own if out is None else Path(out)
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     described = description(trained, deterministic)
     step = jax.jit(step_of(trained.spaces, trained.model, list(described["inputs"])))
     shapes = {
@@ -62,13 +67,22 @@ def export(
     }
     data = onnx(step, shapes, OUTPUTS) if onnx else _stablehlo(step, shapes)
     difference = _difference(_runner(to, data), step, described["inputs"])
-    own = trained.folder if trained.folder.is_dir() else Path()
-    folder = own if out is None else Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
     path, beside = folder / f"policy.{to}", folder / f"policy.{to}.json"
-    files.write_bytes(path, data)
-    files.write_json(beside, described | {"checked": {"steps": CHECKED, "largest_difference": difference}})
+    described["checked"] = {"steps": CHECKED, "largest_difference": difference}
+    with _writing(path):
+        files.write_bytes(path, data)
+    with _writing(beside):
+        files.write_json(beside, described)
     return Exported(path, beside, difference)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """What goes wrong in it is the option's fault."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"out: {path} cannot be written ({error.strerror})") from error
 
 
 def step_of(spaces: Spaces, model: Model, names: Sequence[str]) -> Callable[..., tuple[Array, Array]]:

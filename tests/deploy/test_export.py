@@ -213,6 +213,16 @@ def test_mistakes_are_told_in_a_line(small_run, tmp_path, capsys, monkeypatch):
         gpld.export(small_run, "tflite")
     assert main(["export", str(tmp_path)]) == 2
     assert "is not the folder of a run" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    for out, reason in (("/proc/x", "No such file or directory"), (tmp_path / "file", "File exists")):
+        assert main(["export", str(small_run), "--out", str(out)]) == 2
+        assert capsys.readouterr().err == f"gpld export: out: {out} cannot be written ({reason})\n"
+    (tmp_path / "file").unlink()
+    (tmp_path / "policy.onnx").mkdir()
+    assert main(["export", str(small_run), "--out", str(tmp_path)]) == 2
+    told = f"gpld export: out: {tmp_path / 'policy.onnx'} cannot be written (Is a directory)\n"
+    assert capsys.readouterr().err == told
+    (tmp_path / "policy.onnx").rmdir()
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main(["export", str(small_run), "--out", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -220,14 +230,36 @@ def test_mistakes_are_told_in_a_line(small_run, tmp_path, capsys, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_the_example_needs_neither_jax_nor_this_package(small_run, tmp_path):
-    gpld.export(small_run, out=tmp_path)
+def example(folder):
+    """The example where neither JAX nor this package can be imported."""
     code = (
         "import runpy, sys; sys.modules |= dict.fromkeys(['jax', 'gpld', 'envpool']); "
         "sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
     )
-    example = str(ROOT / "examples" / "onnx_dm_control.py")
-    words = [sys.executable, "-c", code, example, str(tmp_path), "--episodes", "1"]
-    told = subprocess.run(words, capture_output=True, text=True, check=False)
+    path = str(ROOT / "examples" / "onnx_dm_control.py")
+    words = [sys.executable, "-c", code, path, str(folder), "--episodes", "1"]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def test_the_example_needs_neither_jax_nor_this_package(small_run, tmp_path):
+    gpld.export(small_run, out=tmp_path)
+    told = example(tmp_path)
     assert told.returncode == 0, told.stderr
     assert 10 < float(told.stdout.split()[0]) < 1000
+
+
+def test_the_example_tells_mistakes_in_a_line(small_run, tmp_path):
+    def mistake():
+        told = example(tmp_path / "agent")
+        assert told.returncode == 1
+        assert "Traceback" not in told.stderr
+        return told.stderr.splitlines()[-1]  # dm_control may warn of a missing display before
+
+    assert mistake().startswith(f"folder: {tmp_path / 'agent'} has no policy.onnx; gpld export RUN --out")
+    about = gpld.export(small_run, out=tmp_path / "agent").description
+    described = json.loads(about.read_text())
+    about.write_text(json.dumps(described | {"task": "gym:Pendulum-v1"}))
+    assert mistake().endswith("is for gym:Pendulum-v1, not for the suite")
+    images = {name.replace("position", "image"): x for name, x in described["inputs"].items()}
+    about.write_text(json.dumps(described | {"inputs": images}))
+    assert mistake().endswith("sees images, and this example gives it states")
