@@ -13,7 +13,8 @@ from gpld.config import Config
 from gpld.training import saved
 from gpld.types import Spaces
 
-_act = jax.jit(agent.act, static_argnums=0, static_argnames="deterministic")
+acted = jax.jit(agent.act, static_argnums=0, static_argnames="deterministic")
+"""`agent.act`, compiled."""
 
 
 def load(run: str | Path, *, seed: int = 0, env: Any = None) -> "Policy":
@@ -74,7 +75,7 @@ class Policy:
         if carry is None:
             carry = agent.init_carry(self.config.agent, self.spaces, rows)
         key = jax.random.fold_in(self._key, self._calls)
-        carry = _act(self.config.agent, self._model, carry, arrays, fresh, key, deterministic=deterministic)
+        carry = acted(self.config.agent, self._model, carry, arrays, fresh, key, deterministic=deterministic)
         self._carry, self._count, self._calls = carry, count, self._calls + 1
         actions = np.asarray(carry.action)
         if self._own_action is not None:

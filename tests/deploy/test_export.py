@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import gpld
-from gpld import agent
+from gpld import agent, config as options
 from gpld.cli import main
 from gpld.config import ConfigError
-from gpld.deploy import Policy
+from gpld.deploy import Policy, _export
 from gpld.deploy._export import step_of
 from gpld.distributions import symlog
 from gpld.training import evaluation, saved
@@ -45,15 +45,44 @@ def noise_of(policy, calls):
     return {"noise.latent": jax.random.uniform(latent, shape)[0], "noise.action": numbers[0]}
 
 
+def state_of(policy):
+    """What an exported step would hand on where a policy is now."""
+    dynamics, carry = policy._model.world.dynamics, policy._carry
+    seen = dynamics.unpack(carry.latent, jnp.dtype("float32"))
+    return np.concatenate([np.asarray(x[0]) for x in (seen.h, seen.z, carry.action)])
+
+
+def differences(policy, step, observations, deterministic=False):
+    """Of an exported step from a policy `[T, 2]`: actions, its states fed back; all, the policy's."""
+    own = theirs = np.zeros(step.get_inputs()[len(policy.spaces.obs)].shape, np.float32)
+    found = []
+    for calls, obs in enumerate(observations):
+        given = {f"obs.{name}": np.asarray(x, policy.spaces.dtype(name)) for name, x in obs.items()}
+        if not deterministic:
+            given |= {name: np.asarray(x) for name, x in noise_of(policy, calls).items()}
+        fed_back, own = step.run(None, {**given, "state": own})
+        action, after = step.run(None, {**given, "state": theirs})
+        expected = policy.act(obs, deterministic=deterministic)
+        theirs = state_of(policy)
+        single = max(np.abs(action - expected).max(), np.abs(after - theirs).max())
+        found.append([np.abs(fed_back - expected).max(), single])
+    return np.array(found)
+
+
 def largest_difference(policy, step, observations):
     """Between the actions of a policy and of an exported step, each with its own states fed back."""
-    worst, state = 0.0, np.zeros(step.get_inputs()[len(policy.spaces.obs)].shape, np.float32)
-    for calls, obs in enumerate(observations):
-        noise = {name: np.asarray(x) for name, x in noise_of(policy, calls).items()}
-        given = {f"obs.{name}": np.asarray(x, policy.spaces.dtype(name)) for name, x in obs.items()}
-        action, state = step.run(None, {**given, **noise, "state": state})
-        worst = max(worst, np.abs(action - policy.act(obs)).max())
-    return worst
+    return differences(policy, step, observations)[:, 0].max()
+
+
+def episode_of(name):
+    """The observations of an episode that an agent plays."""
+    policy, seen = gpld.load(name, seed=5), []
+    with evaluation.make_env(policy.config, 1, number=0) as env:
+        step = env.step(np.zeros((1, env.spaces.actions), np.float32))
+        while not step.is_last.all():
+            seen.append({name: x[0] for name, x in step.obs.items()})
+            step = env.step(policy.act(seen[-1])[None])
+    return seen
 
 
 def drawn(spaces, steps):
@@ -91,6 +120,61 @@ def test_it_acts_as_the_agent_for_all_spaces(made_up, tmp_path):
     found = gpld.export(made_up, out=tmp_path)
     policy = Policy(made_up.config, made_up.spaces, made_up.model, seed=3)
     assert largest_difference(policy, session(found.path), drawn(made_up.spaces, 50)) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "deterministic"),
+    [("cartpole-swingup@demo", False), ("cheetah-run@demo", False), ("cheetah-run@demo", True)],
+)
+def test_a_trained_agent_differs_by_rounding_which_its_memory_magnifies(name, deterministic, tmp_path):
+    found = gpld.export(name, deterministic=deterministic, out=tmp_path)
+    # The seed of the recording: the agent meets what follows from its own actions.
+    policy, recorded = gpld.load(name, seed=5), episode_of(name)
+    assert len(recorded) * policy.config.env.action_repeat == 1000
+    fed_back, single = differences(policy, session(found.path), recorded, deterministic).T
+    assert single.max() < 2e-5
+    # In some moments of an episode the smallest differences grow a hundredfold, and then vanish again.
+    assert np.median(fed_back) < 1e-5
+    assert np.quantile(fed_back, 0.9) < 1e-3
+    assert found.difference < 1e-2
+
+
+def test_an_agent_of_bfloat16_is_exported_as_the_same_agent_in_float32(tmp_path):
+    trained = saved.load("cartpole-swingup@demo")
+    low = options.override(trained.config, {"agent": {"compute": "bfloat16"}})
+    found = gpld.export(trained._replace(config=low), out=tmp_path)
+    assert found.difference < 1e-3
+    recorded = episode_of("cartpole-swingup@demo")[:60]
+    exact, rounded = (
+        differences(Policy(config, *trained[2:4], seed=5), session(found.path), recorded)
+        for config in (trained.config, low)
+    )
+    assert exact.max() < 1e-5
+    # An action of the run itself differs visibly, from one and the same state, too.
+    assert np.median(rounded, axis=0).min() > 1e-3
+
+
+@pytest.mark.parametrize("made_up", ["states"], indirect=True)
+def test_the_trial_of_a_file_feeds_its_states_back_and_refuses_another_step(made_up, tmp_path):
+    found = gpld.export(made_up, out=tmp_path)
+    about = json.loads(found.description.read_text())
+    assert about["checked"] == {"steps": 100, "largest_difference": found.difference}
+    run = _export._runner("onnx", found.path.read_bytes())
+
+    def tried(change):
+        with jax.default_matmul_precision("float32"):
+            return _export._difference(made_up, lambda given: change(*run(given)), list(about["inputs"]))
+
+    assert tried(lambda action, state: (action, state)) == found.difference < 1e-5
+    # From the agent's states, actions are right: only what is handed on is off a little.
+    assert 1e-5 < tried(lambda action, state: (action, state + np.float32(5e-5))) < 1e-2
+    for change in (
+        lambda action, state: (action + np.float32(2e-4), state),
+        lambda action, state: (action, state[::-1]),
+        lambda action, state: (action, np.float32("nan") * state),
+    ):
+        with pytest.raises(RuntimeError, match="the exported step differs from the agent's by"):
+            tried(change)
 
 
 def test_a_deterministic_step_takes_the_likeliest(made_up, tmp_path):
@@ -204,7 +288,7 @@ def test_the_command_says_what_it_wrote(small_run, tmp_path, capsys):
     assert main(["export", str(small_run), "--to", "onnx", "--deterministic", "--out", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert f"written to {tmp_path / 'policy.onnx'}, names and shapes to" in told
-    assert "over 32 steps" in told
+    assert "over 100 steps that the agent dreams, with states fed back" in told
     assert sorted(path.name for path in tmp_path.iterdir()) == ["policy.onnx", "policy.onnx.json"]
 
 
