@@ -35,7 +35,7 @@ class Agent:
         given = {f"obs.{name}": np.asarray(value, np.float32) for name, value in observation.items()}
         for name, noise in self.about["inputs"].items():  # a deterministic agent has none
             if name.startswith("noise."):
-                draw = self.rng.standard_normal if noise["high"] is None else self.rng.random
+                draw = self.rng.standard_normal if "high" not in noise else self.rng.random
                 given[name] = np.asarray(draw(noise["shape"]), np.float32)
         action, self.state = self.session.run(None, {**given, "state": self.state})
         return action

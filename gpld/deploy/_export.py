@@ -127,24 +127,27 @@ def description(trained: Trained, deterministic: bool) -> dict[str, Any]:
     """What the JSON beside the file says."""
     config, spaces, model = trained.config, trained.spaces, trained.model
     inputs = {
-        f"obs.{name}": _array(shape, spaces.dtype(name), *((0, 255) if name in spaces.images else ()))
+        f"obs.{name}": _array(shape, spaces.dtype(name), (0, 255) if name in spaces.images else ())
         for name, shape in spaces.obs
     }
     state = _array([sum(_widths(spaces, model))], "float32")
     inputs["state"] = state | {"meaning": "next_state of the step before; zeros where an episode begins"}
     if not deterministic:
         uniform = {"meaning": "random numbers, uniform in [0, 1)"}
-        latent, one = _array([model.world.dynamics.stoch], "float32", 0, 1), _array([], "float32", 0, 1)
+        latent, one = (_array(shape, "float32", (0, 1)) for shape in ([model.world.dynamics.stoch], []))
         normal = _array([spaces.actions], "float32") | {"meaning": "random numbers, standard normal"}
         inputs["noise.latent"], inputs["noise.action"] = (
             latent | uniform,
             (one | uniform if spaces.discrete else normal),
         )
     if spaces.discrete:
-        action = _array([], "int32", 0, spaces.actions - 1) | {"meaning": "the number of the chosen action"}
+        action = _array([], "int32", (0, spaces.actions - 1)) | {"meaning": "the number of the chosen action"}
     else:
-        meaning = "to be scaled from [-1, 1] to the environment's bounds"
-        action = _array([spaces.actions], "float32", -1, 1) | {"meaning": meaning}
+        action = _array([spaces.actions], "float32", (-1, 1))
+        action |= {"meaning": "to be scaled from [-1, 1] to the environment's bounds"}
+        if bounds := spaces.bounds or _known_bounds(config.task):
+            low, high = zip(*bounds, strict=True)
+            action |= {"env_low": list(low), "env_high": list(high)}
     return {
         "task": config.task,
         "action_repeat": config.env.action_repeat,
@@ -156,11 +159,16 @@ def description(trained: Trained, deterministic: bool) -> dict[str, Any]:
     }
 
 
-def _array(
-    shape: Sequence[int], dtype: str, low: int | None = None, high: int | None = None
-) -> dict[str, Any]:
-    """An input or output; None for a side without a bound."""
-    return {"shape": list(shape), "dtype": dtype, "low": low, "high": high}
+def _known_bounds(task: str) -> tuple[tuple[float, float], ...]:
+    """Of a task of the benchmark: runs and agent files of older versions do not say them."""
+    from gpld.envs import tasks
+
+    return next((known.spaces.bounds for known in tasks() if known.name == task), ())
+
+
+def _array(shape: Sequence[int], dtype: str, limits: Sequence[int] = ()) -> dict[str, Any]:
+    """An input or output, with `low` and `high` if it has limits."""
+    return {"shape": list(shape), "dtype": dtype} | dict(zip(("low", "high"), limits, strict=False))
 
 
 def _stablehlo(step: Callable[..., Any], shapes: Mapping[str, jax.ShapeDtypeStruct]) -> bytes:

@@ -211,11 +211,32 @@ def test_the_description_is_that_of_the_file(made_up, tmp_path):
     for listed, arrays in ((about["inputs"], step.get_inputs()), (about["outputs"], step.get_outputs())):
         told = [(name, x["shape"], types[x["dtype"]]) for name, x in listed.items()]
         assert told == [(x.name, x.shape, x.type) for x in arrays]
-    bounds = [0, 4] if spaces.discrete else [-1, 1]
-    assert [about["outputs"]["action"][side] for side in ("low", "high")] == bounds
-    assert [about["inputs"][f"obs.{name}"]["high"] for name in spaces.images] == [255] * len(spaces.images)
+    limits = {name: (x["low"], x["high"]) for name, x in about["inputs"].items() if "low" in x}
+    expected = {f"obs.{name}": (0, 255) for name in spaces.images} | {"noise.latent": (0, 1)}
+    assert limits == expected | ({"noise.action": (0, 1)} if spaces.discrete else {})
+    action = about["outputs"]["action"]
+    assert (action["low"], action["high"]) == ((0, 4) if spaces.discrete else (-1, 1))
+    # Nobody knows this environment.
+    assert "env_low" not in action
     assert (about["action_repeat"], about["deterministic"]) == (2, False)
     assert about["checked"]["largest_difference"] == found.difference < 1e-5
+
+
+def test_bounds_of_actions_are_told_where_they_are_known(tmp_path):
+    def action_of(task, spaces):
+        config = tiny(task)
+        fresh = jax.eval_shape(lambda key: agent.init(config.agent, spaces, key), jax.random.key(0))
+        trained = saved.Trained(Path("run"), config, spaces, fresh.model, 0, 0)
+        return _export.description(trained, False)["outputs"]["action"]
+
+    obs = {"height": ()}
+    own = action_of("gym:Arm-v0", Spaces.of(obs, 2, bounds=[(-1.5, 2.0), (0.0, 1.0)]))
+    assert (own["env_low"], own["env_high"]) == ([-1.5, 0.0], [2.0, 1.0])
+    # A run of an older version does not say them.
+    known = action_of("quadruped-run", Spaces.of(obs, 12))
+    assert (known["env_low"], known["env_high"]) == (4 * [-1.0, -1.0, -0.8], 4 * [1.0, 1.1, 0.8])
+    assert "env_low" not in action_of("gym:Arm-v0", Spaces.of(obs, 3))
+    assert "env_low" not in action_of("gym:Arm-v0", Spaces.of(obs, 3, discrete=True))
 
 
 def test_stablehlo_is_the_same_step(made_up, tmp_path):
@@ -226,7 +247,7 @@ def test_stablehlo_is_the_same_step(made_up, tmp_path):
     rng, state = np.random.default_rng(1), np.zeros(about["inputs"]["state"]["shape"], np.float32)
     for _ in range(10):
         given = {
-            name: (rng.uniform(0, x["high"] or 1, x["shape"])).astype(x["dtype"])
+            name: (rng.uniform(0, x.get("high", 1), x["shape"])).astype(x["dtype"])
             for name, x in about["inputs"].items()
         } | {"state": state}
         ours, state = step.run(None, given)
