@@ -9,11 +9,12 @@ from dataclasses import replace
 from types import ModuleType
 from typing import Literal, NamedTuple
 
+from rich.markup import escape
 from rich.table import Table
 
 from gpld.config import ConfigError
 from gpld.envs._base import EnvironmentFailure
-from gpld.machine import simulator_remedy
+from gpld.machine import install, simulator_remedy
 from gpld.tasks import DMC, GYM_PREFIX, POOL_PREFIX, PROPRIO, QUADRUPED, SUITE
 from gpld.types import Spaces
 
@@ -44,6 +45,32 @@ _SPACES = {
     "walker": Spaces.of({"height": (), "orientations": (14,), "velocity": (9,)}, 6),
 }
 
+_SIZES = {
+    "cartpole-three_poles": (11, 1),
+    "cartpole-two_poles": (8, 1),
+    "dog": (223, 38),
+    "dog-fetch": (232, 38),
+    "fish-swim": (24, 5),
+    "fish-upright": (21, 5),
+    "humanoid": (67, 21),
+    "humanoid-run_pure_state": (55, 21),
+    "humanoid_CMU": (137, 56),
+    "lqr-lqr_2_1": (4, 1),
+    "lqr-lqr_6_2": (12, 2),
+    "manipulator": (44, 5),
+    "point_mass": (4, 2),
+    "quadruped-escape": (101, 12),
+    "quadruped-fetch": (90, 12),
+    "stacker-stack_2": (49, 5),
+    "stacker-stack_4": (63, 5),
+    "swimmer-swimmer15": (61, 14),
+    "swimmer-swimmer6": (25, 5),
+}
+"""Numbers observed and actions in the suite's other tasks: dm_control takes seconds to say."""
+
+ABSENT = "not installed"
+"""In the place of an engine."""
+
 
 _UNEVEN = {"quadruped": 4 * ((-1.0, 1.0), (-1.0, 1.1), (-0.8, 0.8))}
 """Bounds of actions, where they are not -1 and 1."""
@@ -62,6 +89,11 @@ class Task(NamedTuple):
 def has_envpool() -> bool:
     """Whether EnvPool is installed: there is none for some machines."""
     return importlib.util.find_spec("envpool") is not None
+
+
+def has_dm_control() -> bool:
+    """Whether dm_control is installed."""
+    return importlib.util.find_spec("dm_control") is not None
 
 
 def load_envpool() -> ModuleType:
@@ -83,7 +115,8 @@ def in_line(error: Exception) -> str:
 
 def tasks() -> tuple[Task, ...]:
     """The 20 tasks of the paper and ball_in_cup-catch, by group."""
-    backends: tuple[Backend, ...] = ("envpool", "dm_control") if has_envpool() else ("dm_control",)
+    installed: dict[Backend, bool] = {"envpool": has_envpool(), "dm_control": has_dm_control()}
+    backends = tuple(name for name, there in installed.items() if there)
     groups: tuple = (("proprio", PROPRIO), ("quadruped", QUADRUPED), ("extra", EXTRA))
     return tuple(Task(name, group, spaces(name), backends) for group, names in groups for name in names)
 
@@ -95,13 +128,19 @@ def spaces(name: str) -> Spaces:
     return replace(found, bounds=_UNEVEN.get(domain, found.actions * ((-1.0, 1.0),)))
 
 
+def _size(name: str) -> tuple[int, int]:
+    """Numbers observed and actions of one of the suite's other tasks."""
+    return _SIZES.get(name) or _SIZES[name.partition("-")[0]]
+
+
 def tasks_table() -> Table:
     """The tasks of the benchmark as a table for the terminal."""
     others = (
         "Any other task of dm_control's suite goes by its name, such as fish-swim; Gymnasium's by gym:ID, "
         "EnvPool's by envpool:ID. `gpld tasks --all` lists more."
     )
-    table = Table("task", "group", title=f"Tasks, on {' or '.join(tasks()[0].backends)}", caption=others)
+    engines = " or ".join(tasks()[0].backends) or f"engines that are not installed: {install('suite')}"
+    table = Table("task", "group", title=escape(f"Tasks, on {engines}"), caption=others)
     for column in ("observations", "actions"):
         table.add_column(column, justify="right")
     for task in tasks():
@@ -131,9 +170,9 @@ class Listed(NamedTuple):
 
     name: str
     engine: str
-    observations: str = "-"
+    observations: str
     """Images, and the number of numbers beside them."""
-    actions: str = "-"
+    actions: str
 
     @classmethod
     def of(cls, name: str, engine: str, spaces: Spaces) -> "Listed":
@@ -145,18 +184,26 @@ class Listed(NamedTuple):
 
 
 def all_tasks() -> tuple[list[Listed], list[str]]:
-    """Every task of the suite and of the installed EnvPool that an agent can be trained on; and why not."""
-    listed = [Listed.of(task.name, " or ".join(task.backends), task.spaces) for task in tasks()]
-    known = {task.name for task in listed}
-    listed += [Listed(name, "dm_control") for name in SUITE if name not in known]
+    """Every task of the suite and of the installed EnvPool that an agent can be trained on.
+
+    And lines about those that it cannot be trained on here.
+    """
+    why = []
+    listed = [Listed.of(task.name, " or ".join(task.backends) or ABSENT, task.spaces) for task in tasks()]
+    if not has_dm_control():
+        why += [f"dm_control, which all tasks of its suite run on, is not installed: {install('suite')}"]
+    engine = "dm_control" if has_dm_control() else ABSENT
+    listed += [Listed(name, engine, *map(str, _size(name))) for name in SUITE if not in_catalog(name)]
+    if not has_envpool():
+        remedy = f"is not installed: {install('suite')}"
+        return listed, [*why, f"more than 1,000 other tasks are EnvPool's, envpool:NAME, which {remedy}"]
     left_out: dict[str, list[str]] = {}
-    if has_envpool():
-        try:
-            listed += _pool(left_out)
-        except ConfigError as error:  # it cannot be imported
-            return listed, [str(error).removeprefix("task: ")]
-    why = [f"left out: {len(errors)} of {family}, such as {errors[0]}" for family, errors in left_out.items()]
-    return listed, why
+    try:
+        listed += _pool(left_out)
+    except ConfigError as error:  # it cannot be imported
+        return listed, [*why, str(error).removeprefix("task: ")]
+    lines = (f"left out: {len(own)} of {family}, such as {own[0]}" for family, own in left_out.items())
+    return listed, [*why, *lines]
 
 
 def _pool(left_out: dict[str, list[str]]) -> Iterator[Listed]:

@@ -1,6 +1,5 @@
 """Makes vector environments from a task's name or a factory."""
 
-import importlib.util
 import logging
 from collections.abc import Callable, Mapping
 from functools import cache, partial
@@ -15,7 +14,7 @@ from gpld.envs._base import (
     Worker,
     stream_seed,
 )
-from gpld.envs._catalog import has_envpool, in_catalog, load_envpool, tasks
+from gpld.envs._catalog import has_dm_control, has_envpool, in_catalog, load_envpool, tasks
 from gpld.envs._check import check as check_env
 from gpld.envs._dm_control import (
     DMControlPixels,
@@ -121,7 +120,7 @@ def _suite(
     **watch: Any,
 ) -> VectorEnv:
     """A task of dm_control's suite, or why there is none."""
-    if importlib.util.find_spec("dm_control") is None:
+    if not has_dm_control():
         raise ConfigError(f"task: {task!r} needs dm_control, which is not installed: {install('suite')}")
     draws = render or pixels or needs_renderer(task)
     stream = partial(DMControlStream, task, render=render)
@@ -186,7 +185,7 @@ def _envpool_works() -> bool:
     try:
         load_envpool()
     except ConfigError as problem:
-        if importlib.util.find_spec("dm_control") is None:
+        if not has_dm_control():
             raise
         log.warning("%s. dm_control takes its place, which is slower", str(problem).removeprefix("task: "))
         return False
