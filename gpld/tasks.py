@@ -1,4 +1,9 @@
-"""Names of the DeepMind Control tasks and the groups the paper reports them in. Data only."""
+"""Names of tasks: the suite's, the groups the paper reports them in, and those nearest to a mistyped one."""
+
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from difflib import get_close_matches
 
 PROPRIO = (
     "acrobot-swingup",
@@ -65,3 +70,38 @@ JAX_PREFIX = "jax:"
 
 POOL_PREFIX = "envpool:"
 """Tasks that start with this are names in EnvPool's registry."""
+
+CRAFTER = f"{GYM_PREFIX}gpld.envs.crafter:Crafter-v1"
+"""Crafter, which Gymnasium knows once this module is imported."""
+
+
+def registered_tasks() -> list[str]:
+    """Crafter, and the tasks that Gymnasium and the installed EnvPool have in their registries."""
+    import gymnasium
+
+    specs = gymnasium.registry.items()
+    # Without a place in a module, an entry only says what became of it.
+    found = [CRAFTER, *(GYM_PREFIX + name for name, spec in specs if isinstance(spec.entry_point, str))]
+    with suppress(Exception):  # of whatever kind: EnvPool is not there, or cannot be imported
+        from envpool.registration import registry
+
+        found += [POOL_PREFIX + name for name in registry.specs]
+    return found
+
+
+def near(task: str, known: Iterable[str]) -> list[str]:
+    """At most three of the known tasks, nearest to a mistyped name, whatever its case and prefix."""
+    kind = task.lower().partition(":")[0] + ":"
+    if kind == JAX_PREFIX:  # what modules have is not listed
+        return [JAX_PREFIX + task[len(kind) :]]
+    alike: dict[str, list[str]] = {}
+    for other in known:
+        alike.setdefault(_bare(other), []).append(other)
+    names = [_bare(task)] if _bare(task) in alike else get_close_matches(_bare(task), alike, n=3)
+    found = [other for name in names for other in alike[name] if other != task]
+    return ([other for other in found if other.startswith(kind)] or found)[:3]
+
+
+def _bare(task: str) -> str:
+    """A name without its prefix and module; `atari_pong` and `ALE/Pong-v5` are other names of Pong."""
+    return re.sub(r"^(ale/|atari_)", "", task.lower().rpartition(":")[2])

@@ -341,7 +341,9 @@ def test_more_updates_than_can_be_counted_are_refused():
     ("path", "value", "allowed"),
     [
         ("task", "walker-wlak", "did you mean walker-walk"),
-        ("task", "Pendulum-v1", "did you mean gym:Pendulum-v1 or envpool:Pendulum-v1?"),
+        ("task", "Pendulum-v1", "did you mean gym:Pendulum-v1"),
+        ("task", "Crafter-v1", "did you mean gym:gpld.envs.crafter:Crafter-v1?"),
+        ("task", "Gym:pendulum-v1", "did you mean gym:Pendulum-v1?"),
         ("task", "gym:", "gym:Name-v0"),
         ("task", "jax:gpld.envs", "jax:module:name"),
         ("task", "jax::CartPole", "jax:module:name"),

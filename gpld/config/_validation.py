@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpld.config._options import AgentConfig, Config, ModelConfig, PenaltyConfig
-from gpld.config._tree import ConfigError, flat, suggestion
-from gpld.tasks import GYM_PREFIX, JAX_PREFIX, POOL_PREFIX, SUITE
+from gpld.config._tree import ConfigError, flat
+from gpld.tasks import GYM_PREFIX, JAX_PREFIX, POOL_PREFIX, SUITE, near, registered_tasks
 
 COUNTER = 2**31 - 1
 """Steps and updates are counted in 32 bits."""
@@ -247,11 +247,11 @@ def _check_task(config: Config) -> None:
     if task.startswith(JAX_PREFIX) and not re.fullmatch(r"[^:]+:[^:]+", task.removeprefix(JAX_PREFIX)):
         raise _refuse("task", task, f"{JAX_PREFIX}module:name for an environment written in JAX")
     if not prefix and task not in SUITE:
-        other = f"; did you mean {GYM_PREFIX}{task} or {POOL_PREFIX}{task}?"
-        near = other if re.search(r"-v\d+$", task) else suggestion(task, SUITE)
+        names = near(task, (*SUITE, *registered_tasks()))
+        meant = f"; did you mean {' or '.join(names)}?" if names else ""
         own = f"{GYM_PREFIX}Name-v0 for Gymnasium's, {POOL_PREFIX}Name-v0 for EnvPool's"
         own += f" or {JAX_PREFIX}module:name for one written in JAX"
-        raise _refuse("task", task, f"a task of the DeepMind Control suite, {own}{near}")
+        raise _refuse("task", task, f"a task of the DeepMind Control suite, {own}{meant}")
     if prefix and env.pixels:
         raise _refuse("env.pixels", True, f"off for {task}, which may give images as observations")
     if env.pixels and config.backend == "envpool":

@@ -1,9 +1,7 @@
 """The tasks by name: the benchmark's with observations and actions, and the others that there are."""
 
-import difflib
 import importlib.util
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from types import ModuleType
@@ -15,7 +13,7 @@ from rich.table import Table
 from gpld.config import ConfigError
 from gpld.envs._base import EnvironmentFailure
 from gpld.machine import install, simulator_remedy
-from gpld.tasks import DMC, GYM_PREFIX, POOL_PREFIX, PROPRIO, QUADRUPED, SUITE
+from gpld.tasks import DMC, POOL_PREFIX, PROPRIO, QUADRUPED, SUITE, near, registered_tasks
 from gpld.types import Spaces
 
 Backend = Literal["envpool", "dm_control", "gymnasium"]
@@ -155,10 +153,8 @@ def in_catalog(name: str) -> bool:
 
 def unknown(name: str, known: tuple[str, ...]) -> ConfigError:
     """The error for a task that does not exist, with the nearest that do."""
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
-    if re.search(r"-v\d+$", name):  # how their names end
-        near = [GYM_PREFIX + name, POOL_PREFIX + name]
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    names = near(name, (*known, *registered_tasks()))
+    hint = f"did you mean {' or '.join(names)}? " if names else ""
     return ConfigError(
         f"task {name!r} is not known: {hint}"
         "`gpld tasks` lists the names; gym:ID and envpool:ID take those of Gymnasium and EnvPool"

@@ -30,6 +30,8 @@ def check(env: str | gymnasium.Env | Factory, *, steps: int = 300, seed: int = 0
     factory = registered(env.removeprefix("gym:")) if isinstance(env, str) else env
     try:
         made = factory()
+    except ConfigError:  # of its name or arguments
+        raise
     except Exception as error:
         return [Issue("error", "reset", f"the environment cannot be made: {_message(error)}")]
     if not isinstance(made, gymnasium.Env):

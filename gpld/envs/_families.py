@@ -1,13 +1,12 @@
 """EnvPool's own tasks, `envpool:NAME`: their families, and what an agent sees and does in them."""
 
 import ctypes
-import difflib
 import importlib.metadata
 import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple
 
@@ -28,7 +27,7 @@ from gpld.envs._spaces import (
     observation_spaces,
 )
 from gpld.machine import GL_PACKAGES
-from gpld.tasks import POOL_PREFIX
+from gpld.tasks import POOL_PREFIX, near
 from gpld.types import Spaces
 
 _PICTURE = {"img_height": 64, "img_width": 64, "stack_num": 1}
@@ -137,7 +136,7 @@ class PoolTask:
         undrawable = _gl_problem() if render else ""
         known = _registry()
         if self.name not in known:
-            raise _unknown(self.name, tuple(known))
+            raise _unknown(task, known)
         module = known[self.name][0].removeprefix("envpool.")
         self.family = family_of(module)
         self.action_repeat = 1 if self.family.skips else action_repeat
@@ -189,8 +188,8 @@ class PoolTask:
         allowed = tuple(name for name in known if name not in own)
         for name in kwargs:
             if name not in allowed:
-                near = suggestion(name, allowed) or f"; it has {', '.join(allowed)}"
-                raise ConfigError(f"env.kwargs: {name!r} is no setting of {self.task}{near}")
+                hint = suggestion(name, allowed) or f"; it has {', '.join(allowed)}"
+                raise ConfigError(f"env.kwargs: {name!r} is no setting of {self.task}{hint}")
         self._settings |= kwargs
 
     def _spec(self) -> Any:
@@ -267,11 +266,10 @@ def _missing_assets() -> list[str]:
     return [name for name in assets if importlib.util.find_spec(name.replace("-", "_")) is None]
 
 
-def _unknown(name: str, known: tuple[str, ...]) -> ConfigError:
-    lower = {own.lower(): own for own in known}
-    near = [lower[own] for own in difflib.get_close_matches(name.lower(), lower, n=3)]
-    hint = f"did you mean {' or '.join(POOL_PREFIX + own for own in near)}? " if near else ""
+def _unknown(task: str, known: Iterable[str]) -> ConfigError:
+    names = near(task, (POOL_PREFIX + name for name in known))
+    hint = f"did you mean {' or '.join(names)}? " if names else ""
     version = importlib.metadata.version("envpool")
     return ConfigError(
-        f"task '{POOL_PREFIX}{name}' is not known: {hint}`gpld tasks --all` lists those of EnvPool {version}"
+        f"task {task!r} is not known: {hint}`gpld tasks --all` lists those of EnvPool {version}"
     )

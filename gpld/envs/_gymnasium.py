@@ -1,7 +1,8 @@
 """Gymnasium environments, from its registry or from a factory."""
 
+import re
+import warnings
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import gymnasium
@@ -10,7 +11,8 @@ from gymnasium.spaces import Box, Space
 
 from gpld.config import ConfigError
 from gpld.envs._base import Observation, RenderingError, Stream
-from gpld.envs._imports import import_for
+from gpld.envs._catalog import in_line
+from gpld.envs._imports import PACKAGES, import_for, import_remedy
 from gpld.envs._spaces import (
     action_bounds,
     action_choices,
@@ -21,7 +23,7 @@ from gpld.envs._spaces import (
     observation_boxes,
     repeated_names,
 )
-from gpld.tasks import GYM_PREFIX
+from gpld.tasks import GYM_PREFIX, POOL_PREFIX, near, registered_tasks
 from gpld.types import Spaces
 
 Factory = Callable[[], gymnasium.Env]
@@ -30,6 +32,8 @@ IMAGE_SIDES = 16
 """Images are halved four times."""
 SET_HERE = ("id", "disable_env_checker")
 """Arguments of `gymnasium.make` that are not an environment's own, and not left to its user."""
+_OWN = re.compile(r"gymnasium\.envs\.(mujoco|box2d|classic_control|toy_text)\.")
+"""Where Gymnasium's own environments are; the packages that they need are extras of the same names."""
 NOT_RENDERED = "this environment does not render"
 
 
@@ -60,11 +64,19 @@ def registered(name: str, render: bool = False, kwargs: Mapping[str, Any] | None
     try:
         import_for(f"{GYM_PREFIX}{name}")
         gymnasium.spec(own_name)
-    except (ImportError, gymnasium.error.Error) as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
-        hint = f"; is the folder of {module} in PYTHONPATH?" if missing else ""
-        raise ConfigError(f"task 'gym:{name}' is not known: {error}{hint}") from None
-    make = partial(gymnasium.make, own_name, disable_env_checker=True, **(kwargs or {}))
+    except ImportError as error:
+        remedy = import_remedy(error, module)
+        raise ConfigError(f"task 'gym:{name}' is not known: {error}{remedy}") from None
+    except gymnasium.error.Error as error:
+        raise _unknown(name, error) from None
+
+    def make(**how: str) -> gymnasium.Env:
+        try:
+            # Of an older version than the newest.
+            with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
+                return gymnasium.make(own_name, disable_env_checker=True, **(kwargs or {}), **how)
+        except (ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
+            raise _lacking(own_name, name, error) from error
 
     def make_own() -> gymnasium.Env:
         try:
@@ -82,6 +94,27 @@ def registered(name: str, render: bool = False, kwargs: Mapping[str, Any] | None
             raise RenderingError(f"{NOT_RENDERED} (it takes no render_mode)") from error
 
     return make_rendering if render else make_own
+
+
+def _unknown(name: str, error: Exception) -> ConfigError:
+    """The error for a name that is not registered, with the nearest that are."""
+    hint = ""
+    if name.startswith("ALE/"):
+        hint = f"; Gymnasium's own is gym:ale_py:{name}, with pip install {PACKAGES['ale_py']}"
+    if names := near(f"{GYM_PREFIX}{name}", registered_tasks()):
+        hint += f"; did you mean {' or '.join(names)}?"
+    reason = in_line(error).partition(". ")[0]  # and not Gymnasium's own guesses
+    return ConfigError(f"task 'gym:{name}' is not known: {reason}{hint}")
+
+
+def _lacking(own_name: str, name: str, error: Exception) -> ConfigError:
+    """The error for an environment that needs a package, with what to install, or what needs none."""
+    problem = in_line(error)
+    if (own := _OWN.match(str(gymnasium.spec(own_name).entry_point))) and "pip install" not in problem:
+        problem += f"; pip install 'gymnasium[{own[1].replace('_', '-')}]'"
+    if (instead := POOL_PREFIX + own_name) in registered_tasks():
+        problem += f", or use {instead}"
+    return ConfigError(f"task: gym:{name} cannot be made here: {problem}")
 
 
 def is_image(box: Space) -> bool:

@@ -12,6 +12,14 @@ from pathlib import Path
 from gpld.config import ConfigError
 from gpld.tasks import GYM_PREFIX, JAX_PREFIX
 
+PACKAGES = {
+    "ale_py": "'gymnasium[atari]'",
+    "brax": "brax",
+    "gymnax": "gymnax",
+    "mujoco_playground": "playground",
+}
+"""What to install for modules that tasks often name."""
+
 _announce: ContextVar[Callable[[str, str], None]] = ContextVar("announce", default=lambda task, module: None)
 
 
@@ -47,6 +55,16 @@ def announce(task: str) -> str:
     if module:
         _announce.get()(task, module)
     return module
+
+
+def import_remedy(error: Exception, module: str) -> str:
+    """What to do where the module that a task names is not there, as the end of a message, or nothing."""
+    package = module.partition(".")[0]
+    if not isinstance(error, ModuleNotFoundError) or error.name != package:
+        return ""
+    if package in PACKAGES:
+        return f"; pip install {PACKAGES[package]}"
+    return f"; is {module} installed, or its folder in PYTHONPATH?"
 
 
 def import_for(task: str) -> None:

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, PyTree, UInt32
 from gpld.config import ConfigError, suggestion
 from gpld.envs._base import EnvironmentFailure
 from gpld.envs._gymnasium import IMAGE_SIDES
-from gpld.envs._imports import import_for
+from gpld.envs._imports import import_for, import_remedy
 from gpld.tasks import JAX_PREFIX
 from gpld.types import Spaces
 
@@ -54,9 +54,7 @@ def find(task: str) -> Any:
     try:
         import_for(task)
     except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == path.partition(".")[0]
-        hint = f"; is {path} installed, or its folder in PYTHONPATH?" if missing else ""
-        raise ConfigError(f"task {task!r} is not known: {error}{hint}") from None
+        raise ConfigError(f"task {task!r} is not known: {error}{import_remedy(error, path)}") from None
     module = sys.modules[path]
     found = getattr(module, name, None)
     if path in REGISTRIES and (found is None or isinstance(found, ModuleType)):  # brax.envs.ant is a module

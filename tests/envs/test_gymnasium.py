@@ -10,9 +10,10 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Te
 
 from gpld.config import ConfigError
 from gpld.envs import EnvironmentFailure, check, make
+from gpld.envs._gymnasium import _lacking
 from gpld.types import Spaces
 from tests.envs.custom import Choices, Counter
-from tests.envs.helpers import actions, run, same
+from tests.envs.helpers import actions, need, run, same
 
 
 def taken(env, stream: int = 0) -> list[np.ndarray]:
@@ -167,12 +168,11 @@ def test_arguments_of_an_environment():
     with make("gym:CartPole-v1", count=1, seed=0, kwargs={"sutton_barto_reward": True}) as env:
         env.step(np.eye(2)[[0]])
         assert env.step(np.eye(2)[[0]]).reward.tolist() == [0.0]
-    with pytest.raises(EnvironmentFailure, match=r"unexpected keyword argument 'gravitas'"):
-        make("gym:CartPole-v1", count=1, seed=0, kwargs={"gravitas": 3})
-    with pytest.raises(
-        ConfigError, match=r"env\.kwargs: gym:CartPole-v1 cannot be made with gravitas: .*argument"
-    ):
-        make("gym:CartPole-v1", count=1, seed=0, kwargs={"gravitas": "{{}}"}, check=False)
+    for check_first in (True, False):
+        with pytest.raises(
+            ConfigError, match=r"^env\.kwargs: gym:CartPole-v1 cannot be made with gravitas: .*argument"
+        ):
+            make("gym:CartPole-v1", count=1, seed=0, kwargs={"gravitas": "{{}}"}, check=check_first)
     for name in ("id", "disable_env_checker"):
         message = f"env.kwargs: {name!r} is not allowed; it must be an argument of gym:CartPole-v1 itself"
         with pytest.raises(ConfigError, match=re.escape(message)):
@@ -185,6 +185,51 @@ def test_a_module_is_named_in_full(task):
         ConfigError, match=f"^task: {re.escape(repr(task))} is not allowed; its module must be"
     ):
         make(task, count=1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("task", "problem", "remedy"),
+    [
+        ("Ant-v4", ModuleNotFoundError("No module named 'imageio'"), r"; pip install 'gymnasium\[mujoco\]'"),
+        ("CartPole-v1", ModuleNotFoundError("none"), r"; pip install 'gymnasium\[classic-control\]'"),
+        ("LunarLander-v3", gymnasium.error.DependencyNotInstalled('run `pip install "x"`\n'), ""),
+    ],
+)
+@pytest.mark.parametrize("checks", [True, False])
+def test_a_missing_package_is_told_in_one_line(task, problem, remedy, checks, monkeypatch):
+    def fail(*_, **__):
+        raise problem
+
+    monkeypatch.setattr(gymnasium, "make", fail)
+    said = re.escape(" ".join(str(problem).split()))
+    instead = f"(, or use envpool:{task})?"  # where EnvPool is installed
+    with pytest.raises(ConfigError, match=f"^task: gym:{task} cannot be made here: {said}{remedy}{instead}$"):
+        make(f"gym:{task}", count=1, seed=0, check=checks)
+
+
+def test_envpool_is_named_where_it_has_the_task():
+    need("envpool")
+    with pytest.raises(ConfigError, match=r"Namespace ALE not found; .* did you mean envpool:Pong-v5\?$"):
+        make("gym:ALE/Pong-v5", count=1, seed=0)
+    assert str(_lacking("Ant-v4", "Ant-v4", ImportError("a"))).endswith("[mujoco]', or use envpool:Ant-v4")
+
+
+def test_atari_s_own_package_is_named():
+    with pytest.raises(
+        ConfigError, match=r"is gym:ale_py:ALE/Pong-v5, with pip install 'gymnasium\[atari\]'"
+    ):
+        make("gym:ALE/Pong-v5", count=1, seed=0)
+
+
+def test_an_old_version_is_made_without_a_warning():
+    """Warnings are errors here."""
+    gymnasium.register("Old-v0", Counter)
+    gymnasium.register("Old-v1", Counter)
+    try:
+        make("gym:Old-v0", count=1, seed=0, check=False).close()
+    finally:
+        for version in (0, 1):
+            gymnasium.registry.pop(f"Old-v{version}")
 
 
 def test_render():

@@ -147,6 +147,26 @@ def test_what_cannot_be_used_is_told_in_a_line(task, message):
 
 
 @pytest.mark.parametrize(
+    ("task", "package"),
+    [
+        ("jax:brax.envs:ant", "brax"),
+        ("jax:mujoco_playground:CheetahRun", "playground"),
+        ("jax:gymnax:Pendulum-v1", "gymnax"),
+    ],
+)
+def test_packages_of_environments_are_named_by_what_to_install(task, package, monkeypatch):
+    module = task.split(":")[1].partition(".")[0]
+
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr("importlib.import_module", missing)
+    message = f"is not known: No module named '{module}'; pip install {package}$"
+    with pytest.raises(ConfigError, match=message):
+        make(task, count=1, seed=0)
+
+
+@pytest.mark.parametrize(
     ("task", "found"),
     [
         ("jax:gpld.envs:CartPole", []),

@@ -35,14 +35,16 @@ def test_table_has_a_line_for_each_task():
     ("task", "message"),
     [
         ("walker-wlak", r"task 'walker-wlak' is not known: did you mean walker-walk"),
-        ("walker", r"task 'walker' is not known"),
-        ("Pendulum-v1", r"did you mean gym:Pendulum-v1 or envpool:Pendulum-v1\?"),
-        ("", r"task '' is not known"),
+        ("walker", r"task 'walker' is not known: did you mean walker-"),
+        ("Pendulum-v1", r"did you mean gym:Pendulum-v1"),
+        ("", r"task '' is not known: `gpld tasks`"),
         (
             "gym:nowhere:Pole-v0",
-            r"task 'gym:nowhere:Pole-v0' is not known: No module named 'nowhere'; is the folder of nowhere "
-            r"in PYTHONPATH\?",
+            r"task 'gym:nowhere:Pole-v0' is not known: No module named 'nowhere'; is nowhere installed, or "
+            r"its folder in PYTHONPATH\?$",
         ),
+        ("gym:pendulum", r"Environment `pendulum` doesn't exist; did you mean gym:Pendulum-v1 or .*\?$"),
+        ("gym:crafter", r"doesn't exist; did you mean gym:gpld.envs.crafter:Crafter-v1\?$"),
         ("gym:Nothing-v0", r"task 'gym:Nothing-v0' is not known: Environment `Nothing` doesn't exist"),
     ],
 )
