@@ -6,14 +6,14 @@ import importlib.util
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from gymnasium.spaces import Box, Discrete, MultiDiscrete, Space
 
-from gpld.config import ConfigError, suggestion
+from gpld.config import PRESETS, ConfigError, suggestion
 from gpld.envs._base import EnvironmentFailure, RenderingError
 from gpld.envs._catalog import in_line, load_envpool
 from gpld.envs._gymnasium import IMAGE_SIDES, is_image
@@ -40,6 +40,14 @@ _ATARI = {
 
 CLASSES = 1000
 """A discrete observation of at most so many values is one-hot; one of more is a number, such as a count."""
+
+_KINDS = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "a text"),
+}
+"""By the type of a setting's default, the types of values that it takes."""
 
 OWN_SETTINGS = (
     *("num_envs", "batch_size", "num_threads", "max_num_players", "thread_affinity_offset"),
@@ -142,7 +150,8 @@ class PoolTask:
         self.action_repeat = 1 if self.family.skips else action_repeat
         """How often an action must be repeated that EnvPool does not repeat itself."""
         self._settings = dict(self.family.settings)
-        self._take(kwargs or {}, self._spec().config._fields)
+        self._given = kwargs or {}
+        self._take(self._spec().config)
         spec = self._spec()
         if self.family.skips:
             frames = spec.config.max_episode_steps * spec.config.frame_skip
@@ -150,7 +159,7 @@ class PoolTask:
         if spec.config.max_num_players > 1 or self.name in self.family.shared:
             raise ConfigError(f"task: {task} is for several players, but there is one agent")
         with _quiet():
-            space, self._space = _discrete(spec.action_space), spec.observation_space
+            space, self._space = self._try(lambda: (_discrete(spec.action_space), spec.observation_space))
         if problem := action_problem(space):
             raise ConfigError(f"task: {task} has actions that the agent cannot take: {problem}")
         boxes = observation_spaces(self._space).items()
@@ -182,15 +191,17 @@ class PoolTask:
         """The agent's action `[A]` for a pool of one environment."""
         return np.asarray(self._act(action))[None]
 
-    def _take(self, kwargs: Mapping[str, Any], known: Sequence[str]) -> None:
-        """Settings of EnvPool's that the user has for the task."""
+    def _take(self, config: Any) -> None:
+        """Settings of EnvPool's that the user has for the task, if its configuration has them."""
         own = (*OWN_SETTINGS, *(["frame_skip"] if self.family.skips else []))
-        allowed = tuple(name for name in known if name not in own)
-        for name in kwargs:
+        allowed = tuple(name for name in config._fields if name not in own)
+        for name, value in self._given.items():
             if name not in allowed:
-                hint = suggestion(name, allowed) or f"; it has {', '.join(allowed)}"
+                hint = _preset_hint(name) or suggestion(name, allowed) or f"; it has {', '.join(allowed)}"
                 raise ConfigError(f"env.kwargs: {name!r} is no setting of {self.task}{hint}")
-        self._settings |= kwargs
+            if needed := _needed(name, value, getattr(config, name)):
+                raise ConfigError(f"env.kwargs: {name}={value!r} is not allowed; it must be {needed}")
+        self._settings |= self._given
 
     def _spec(self) -> Any:
         return self._try(partial(load_envpool().make_spec, self.name, **self._settings))
@@ -202,6 +213,10 @@ class PoolTask:
             raise ConfigError(f"task: {self.task} cannot be made here: {in_line(error)}") from error
         except Exception as error:  # of whatever kind: an engine that does not start, a missing file
             hint = f"; pip install {' '.join(names)}" if (names := _missing_assets()) else ""
+            if self._given and not hint:
+                named = ", ".join(f"{name}={value!r}" for name, value in self._given.items())
+                reason = in_line(error).partition(" The following argument types")[0]
+                raise ConfigError(f"env.kwargs: {self.task} cannot be made with {named}: {reason}") from error
             raise EnvironmentFailure(f"{self.task} cannot be made here: {in_line(error)}{hint}") from error
 
 
@@ -264,6 +279,21 @@ def _missing_assets() -> list[str]:
     required = [re.split(r"[^\w-]", line)[0] for line in importlib.metadata.requires("envpool") or []]
     assets = [name for name in required if name.startswith("envpool-assets")]
     return [name for name in assets if importlib.util.find_spec(name.replace("-", "_")) is None]
+
+
+def _needed(name: str, value: Any, default: Any) -> str:
+    """What a setting must be, where it cannot be this value; else nothing."""
+    kinds, named = _KINDS.get(type(default), (None, ""))
+    if kinds and type(value) not in kinds:
+        return named
+    return "at least 1" if name in _PICTURE and value < 1 else ""  # where images of no size end the process
+
+
+def _preset_hint(name: str) -> str:
+    """Which presets have a setting, as the end of a message, or nothing."""
+    words = {preset: found.options.get("env", {}).get("kwargs", ()) for preset, found in PRESETS.items()}
+    having = [preset for preset, own in words.items() if name in (word.partition("=")[0] for word in own)]
+    return f"; it comes with the preset {having[0]}, which is for other tasks" if having else ""
 
 
 def _unknown(task: str, known: Iterable[str]) -> ConfigError:

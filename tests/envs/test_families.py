@@ -5,11 +5,12 @@ import re
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gpld.config import ConfigError
+from gpld.config import Config, ConfigError, with_presets
 from gpld.envs import EnvironmentFailure, _make, all_tasks, make
 from gpld.envs._families import FAMILIES, PoolTask, _gl_problem, pool_tasks
 from gpld.envs._serial import SerialEnv
@@ -197,16 +198,50 @@ def test_what_cannot_be_trained_on_is_told_by_name(name: str, message: str):
 def test_settings_of_envpool_are_taken_by_name():
     task = PoolTask("envpool:Pong-v5", 4, kwargs={"full_action_space": False, "img_height": 80})
     assert (dict(task.spaces.obs), task.spaces.actions) == ({"observation": (80, 64, 3)}, 6)
-    for name, message in (
-        (
-            "full_actions",
-            r"env.kwargs: 'full_actions' is no setting of envpool:Pong-v5; did you mean full_action_s",
-        ),
-        ("seed", r"env.kwargs: 'seed' is no setting of envpool:Pong-v5; "),
-        ("frame_skip", r"env.kwargs: 'frame_skip' is no setting of envpool:Pong-v5; "),
-    ):
-        with pytest.raises(ConfigError, match=message):
+    for name in ("seed", "frame_skip"):
+        with pytest.raises(
+            ConfigError, match=rf"env.kwargs: '{name}' is no setting of envpool:Pong-v5; it has max"
+        ):
             PoolTask("envpool:Pong-v5", kwargs={name: 1})
+    with pytest.raises(
+        ConfigError, match=r"'full_actions' is no setting of envpool:Pong-v5; did you mean full_action_s"
+    ):
+        PoolTask("envpool:Pong-v5", kwargs={"full_actions": True})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "needed"),
+    [
+        ("img_height", "foo", "a whole number"),
+        ("img_height", 80.5, "a whole number"),
+        ("img_height", True, "a whole number"),
+        ("img_width", 0, "at least 1"),
+        ("img_width", -16, "at least 1"),
+        ("stack_num", 0, "at least 1"),
+        ("full_action_space", 3.5, "true or false"),
+        ("repeat_action_probability", "often", "a number"),
+        ("task", 3, "a text"),
+    ],
+)
+def test_a_setting_of_another_type_is_told_with_what_it_must_be(name: str, value: Any, needed: str):
+    message = f"env.kwargs: {name}={value!r} is not allowed; it must be {needed}"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}$"):
+        PoolTask("envpool:Pong-v5", kwargs={name: value})
+
+
+def test_a_setting_that_envpool_cannot_take_is_told_in_one_line():
+    PoolTask("envpool:Pong-v5", kwargs={"repeat_action_probability": 0})  # a whole number is a number
+    message = rf"^env.kwargs: envpool:Pong-v5 cannot be made with img_height={10**30}: .{{1,60}}$"
+    with pytest.raises(ConfigError, match=message):
+        PoolTask("envpool:Pong-v5", kwargs={"img_height": 10**30})
+
+
+def test_the_preset_that_a_setting_comes_with_is_named():
+    config = with_presets(Config("envpool:Ant-v4"), ["atari100k"])
+    wrong = "env.kwargs: 'repeat_action_probability' is no setting of envpool:Ant-v4"
+    message = f"^{wrong}; it comes with the preset atari100k, which is for other tasks$"
+    with pytest.raises(ConfigError, match=message):
+        PoolTask(config.task, kwargs=config.env.keyword_arguments)
 
 
 def test_bounds_are_the_engine_s():
