@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -74,6 +75,8 @@ class Family(NamedTuple):
     """Tasks that wait for other players."""
     alike: bool = False
     """Whether all its tasks have the same observations and actions."""
+    has_files: bool = False
+    """Whether its files are in EnvPool's own folder; 1.2.5 looks for Sudoku's in that of its assets."""
 
 
 FAMILIES = {
@@ -83,7 +86,7 @@ FAMILIES = {
     "craftax": Family("Craftax", unit_images=True),
     "gfootball": Family("Google Research Football"),
     "highway": Family("highway-env"),
-    "jumanji": Family("Jumanji"),
+    "jumanji": Family("Jumanji", has_files=True),
     "marlgrid": Family("MarlGrid"),
     "minigrid": Family("MiniGrid and BabyAI"),
     "mujoco.dmc": Family("DeepMind Control"),
@@ -150,6 +153,8 @@ class PoolTask:
         self.action_repeat = 1 if self.family.skips else action_repeat
         """How often an action must be repeated that EnvPool does not repeat itself."""
         self._settings = dict(self.family.settings)
+        if self.family.has_files:
+            self._settings["base_path"] = str(Path(str(load_envpool().__file__)).parent)
         self._given = kwargs or {}
         self._take(self._spec().config)
         spec = self._spec()

@@ -33,11 +33,13 @@ SPACES = {
         64,
     ),
     "Snake-v1": ({"action_mask": (4,), "grid": (12, 12, 5), "step_count": ()}, 4),
+    "Sudoku-v0": ({"action_mask": (9, 9, 9), "board": (9, 9)}, 729),
     "MiniGrid-Dynamic-Obstacles-6x6-v0": ({"direction": (4,), "image": (7, 7, 3), "mission": (96,)}, 3),
     "PendulumSwingup-v1": ({"orientation": (2,), "velocity": (1,)}, 1),
     "Ant-v4": ({"observation": (27,)}, 8),
     "MetaWorld/Reach-v3": ({"observation": (39,)}, 4),
     "FetchReach-v4": (GOAL, 4),
+    "Play2048-v1": ({"observation": (4, 4, 31)}, 4),
     "Craftax-Classic-Symbolic-v1": ({"observation": (1345,)}, 17),
     "Craftax-Classic-Pixels-v1": ({"observation": (64, 64, 3)}, 17),
     "MarlGrid-1AgentCluttered15x15-v0": ({"observation": (48, 48, 3)}, 7),
@@ -56,11 +58,11 @@ HEAVY = {
 """The same of others."""
 
 
-def test_every_family_has_a_task_here_but_two():
+def test_every_family_has_a_task_here_but_one():
     known = pool_tasks()
     families = {known[name] for name in (*SPACES, *HEAVY) if name in known}
     assert set(known.values()) <= set(FAMILIES)
-    assert set(known.values()) - families == {"pgx", "procgen"}  # for two players; and below
+    assert set(known.values()) - families == {"procgen"}  # below
     assert pool_tasks()["HalfCheetah-v4"] == "mujoco.gym"
     assert not {"MyoSuite/myoElbowPose1D6MRandom-v0", "Craftax/Symbolic-v1"} & set(pool_tasks())
 
