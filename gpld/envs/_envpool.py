@@ -1,6 +1,7 @@
 """EnvPool: environments in C++ threads, the suite's and all the others that it has."""
 
 import itertools
+import logging
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -13,6 +14,8 @@ from gpld.envs._base import ActionScale, EnvironmentFailure, RenderingError, Ste
 from gpld.envs._catalog import FRAMES, in_catalog, load_envpool, spaces, tasks as catalog, unknown
 from gpld.envs._families import PoolTask
 from gpld.types import Spaces
+
+log = logging.getLogger("gpld.envs")
 
 LIFETIME = 5000
 """Agent steps after which a stream of `EnvPoolTask` gets a new environment, once its episode has ended."""
@@ -188,9 +191,12 @@ class EnvPoolTask(_Pools):
         action_repeat: int = 2,
         evaluation: bool = False,
         render: bool = False,
+        check: bool = False,
         kwargs: Mapping[str, Any] | None = None,
     ):
         self._task = PoolTask(task, action_repeat, render=render, kwargs=kwargs)
+        if check and self._task.starts_alike():
+            log.warning("warning in seed: seeds 0 and 1 start alike: %s may not use its seed at all", task)
         super().__init__(self._task.spaces, count)
         self._seed = lambda i: stream_seed(seed, i, evaluation=evaluation, restart=int(self._made[i]))
         self._made = np.zeros(count, np.int64)

@@ -77,6 +77,8 @@ class Family(NamedTuple):
     """Whether all its tasks have the same observations and actions."""
     has_files: bool = False
     """Whether its files are in EnvPool's own folder; 1.2.5 looks for Sudoku's in that of its assets."""
+    fixed: bool = False
+    """Whether some of its tasks begin every episode in one state though they are not meant to."""
 
 
 FAMILIES = {
@@ -85,14 +87,14 @@ FAMILIES = {
     "classic_control": Family("classic control"),
     "craftax": Family("Craftax", unit_images=True),
     "gfootball": Family("Google Research Football"),
-    "highway": Family("highway-env"),
-    "jumanji": Family("Jumanji", has_files=True),
+    "highway": Family("highway-env", fixed=True),
+    "jumanji": Family("Jumanji", has_files=True, fixed=True),
     "marlgrid": Family("MarlGrid"),
     "minigrid": Family("MiniGrid and BabyAI"),
     "mujoco.dmc": Family("DeepMind Control"),
     "mujoco.gym": Family("Gym MuJoCo"),
-    "mujoco.metaworld": Family("MetaWorld"),
-    "mujoco.myosuite": Family("MyoSuite"),
+    "mujoco.metaworld": Family("MetaWorld", fixed=True),
+    "mujoco.myosuite": Family("MyoSuite", fixed=True),
     "mujoco.playground": Family("MuJoCo Playground", hidden=("privileged_state",)),
     "mujoco.robotics": Family("Gymnasium Robotics"),
     "pgx": Family("Pgx"),
@@ -186,6 +188,13 @@ class PoolTask:
         with _quiet():
             assert pool.observation_space is not None  # which it keeps
         return pool
+
+    def starts_alike(self) -> bool:
+        """Whether two seeds begin with the same observation, in a family where they should not."""
+        if not self.family.fixed:
+            return False
+        one, two = (self.observation(self.make(seed).reset()[0]) for seed in (0, 1))
+        return all(np.array_equal(value, two[key]) for key, value in one.items())
 
     def observation(self, obs: Any) -> dict[str, np.ndarray]:
         """What a pool of one environment gave, as the agent sees it."""

@@ -66,8 +66,8 @@ def make(
     this one for states). `share` is how many such environments share the cores, and `hosts` keeps the
     processes for the next one. For environments written in Python, `timeout` (seconds) and `restart_limit`
     are as `SerialEnv` describes, and `check` tries a Gymnasium environment for a few steps first, to explain
-    mistakes. `pickles` lets them save states that are more than arrays and JSON, and run what such a state
-    holds when it is restored. `kwargs` are arguments of an environment in Gymnasium's or EnvPool's registry.
+    mistakes (of EnvPool's, two seeds). `pickles` lets them save more than arrays and JSON, and run what such
+    a state holds when it is restored. `kwargs` are arguments of one in Gymnasium's or EnvPool's registry.
     """
     _at_least(1, count=count, action_repeat=action_repeat, share=share, limit=limit)
     _at_least(0, seed=seed, threads=threads, processes=processes)
@@ -80,7 +80,7 @@ def make(
 
         own = {"count": count, "seed": seed, "action_repeat": action_repeat, "evaluation": evaluation}
         if is_pool:
-            return EnvPoolTask(str(task), **own, render=render, kwargs=kwargs)
+            return EnvPoolTask(str(task), **own, render=render, check=check, kwargs=kwargs)
         return EnvPoolEnv(str(task), **own, threads=threads or own_cores)
     seeds = partial(stream_seed, seed, evaluation=evaluation)
     if chosen == "jax":

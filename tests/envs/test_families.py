@@ -250,6 +250,19 @@ def test_bounds_are_the_engine_s():
     assert PoolTask("envpool:Pendulum-v1").spaces.bounds == ((-2.0, 2.0),)
 
 
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_task_that_does_not_use_its_seed_is_told(
+    alike: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    created = PoolTask.make
+    monkeypatch.setattr(PoolTask, "make", lambda task, seed: created(task, 0 if alike else seed))
+    reach = "envpool:MetaWorld/Reach-v3"
+    for task, checks in ((reach, True), (reach, False), ("envpool:Ant-v4", True)):
+        make(task, count=1, seed=0, check=checks).close()
+    said = f"warning in seed: seeds 0 and 1 start alike: {reach} may not use its seed at all"
+    assert caplog.messages == [said] * alike
+
+
 def test_several_whole_numbers_are_one_choice():
     task = PoolTask("envpool:BinPack-v2")
     assert (task.spaces.actions, task.spaces.discrete, task.spaces.bounds) == (40 * 20, True, ())
