@@ -1,4 +1,4 @@
-"""Crafter through Gymnasium, with a stand-in for the package."""
+"""Crafter through Gymnasium, with a stand-in for the package; and with the package where it is installed."""
 
 import sys
 from types import ModuleType, SimpleNamespace
@@ -41,6 +41,20 @@ def without_module(monkeypatch: pytest.MonkeyPatch):
     yield
     sys.modules.pop("gpld.envs.crafter", None)
     gymnasium.registry.pop("Crafter-v1", None)
+
+
+def test_the_package_s_own_world_is_stepped(without_module):
+    pytest.importorskip("crafter")
+    with make(TASK, count=2, seed=0, action_repeat=1, render=True, check=False) as env:
+        assert dict(env.spaces.obs) == {"observation": (64, 64, 3)}
+        assert (env.spaces.actions, env.spaces.discrete) == (17, True)
+        steps = run(env, actions(env, 300))
+        assert env.faults == []
+        assert env.render(0).shape == (512, 512, 3)
+    first = steps[0].obs["observation"]
+    assert not np.array_equal(first[0], first[1])  # each stream has a world of its own
+    assert all((step.is_terminal == step.is_last).all() for step in steps)  # the time limit is far
+    assert any(step.reward.any() for step in steps)  # thirst and hunger cost health
 
 
 def test_what_to_install_is_said(without_module, monkeypatch: pytest.MonkeyPatch):
