@@ -141,6 +141,15 @@ class OddImage(Seer):
     size = 15
 
 
+class Calls(Seer):
+    """Asks the host for its reward."""
+
+    def step(self, state, action):
+        like = jax.ShapeDtypeStruct((), np.float32)
+        reward = jax.pure_callback(lambda x: x, like, action[0], vmap_method="expand_dims")
+        return state._replace(reward=reward)
+
+
 class Changes(Seer):
     def step(self, state, action):
         return state._replace(obs=state.obs[:3])

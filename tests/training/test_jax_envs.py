@@ -9,7 +9,7 @@ import pytest
 from gpld.config import override
 from gpld.envs import EnvironmentFailure
 from gpld.population import Member
-from gpld.training import saved, train, train_all
+from gpld.training import _program, saved, train, train_all
 from gpld.training.loop import Training, TrainingStopped
 from gpld.training.score import score
 from tests.training.helpers import arrays_of, contents, differing, metrics, opened, tiny
@@ -78,6 +78,17 @@ def test_runs_beside_each_other_are_what_they_are_alone(tmp_path):
         alone = contents(member.config, tmp_path / f"alone{run}")
         own = {name: x[run : run + 1] if x.ndim else x for name, x in together.items()}
         assert_near(alone, own)
+
+
+@pytest.mark.parametrize(("task", "leaves"), [(TASK, False), ("jax:tests.envs.jax_custom:Calls", True)])
+def test_steps_and_actions_stay_on_the_device(task, leaves, tmp_path):
+    """Transfer guards see nothing on a CPU, so that is read from the compiled program."""
+    with opened(short(task, replay=NO_UPDATES), tmp_path / "run") as training:
+        state, how = training.state, (training.config.agent, training._jax_envs[0].task, None)
+        arrays = (state.agent.model, state.replay, state.envs, state.carry, training.keys.act)
+        text = _program._step_act_and_append.lower(*how, *arrays, 0).compile().as_text()
+    transfers = ("outfeed", "infeed", "send(", "host-transfer", "callback")
+    assert any(transfer in text for transfer in transfers) == leaves
 
 
 def test_faults_are_counted_and_stop_the_run(tmp_path):
