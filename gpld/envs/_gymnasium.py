@@ -100,7 +100,8 @@ def _unknown(name: str, error: Exception) -> ConfigError:
     """The error for a name that is not registered, with the nearest that are."""
     hint = ""
     if name.startswith("ALE/"):
-        hint = f"; Gymnasium's own is gym:ale_py:{name}, with pip install {PACKAGES['ale_py']}"
+        install = f"pip install {PACKAGES['ale_py']}"
+        hint = f"; Gymnasium's own, whose images must be resized, is gym:ale_py:{name}, with {install}"
     if names := near(f"{GYM_PREFIX}{name}", registered_tasks()):
         hint += f"; did you mean {' or '.join(names)}?"
     reason = in_line(error).partition(". ")[0]  # and not Gymnasium's own guesses

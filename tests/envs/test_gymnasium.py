@@ -216,7 +216,7 @@ def test_envpool_is_named_where_it_has_the_task():
 
 def test_atari_s_own_package_is_named():
     with pytest.raises(
-        ConfigError, match=r"is gym:ale_py:ALE/Pong-v5, with pip install 'gymnasium\[atari\]'"
+        ConfigError, match=r"resized, is gym:ale_py:ALE/Pong-v5, with pip install 'gymnasium\[atari\]'"
     ):
         make("gym:ALE/Pong-v5", count=1, seed=0)
 
