@@ -21,7 +21,7 @@ OFTEN = {"minutes": 0.0005, "milestones": 500}
 def kill_again_and_again(config, folder, kills, seed):
     """Start the command and kill it at random moments, then let it finish. Returns what was done."""
     chance, done = random.Random(seed), []
-    targets = sorted(chance.randrange(int(0.85 * config.env_steps)) for _ in range(kills))
+    targets = sorted(chance.randrange(int(0.7 * config.env_steps)) for _ in range(kills))
     for number, target in enumerate(targets):
         moment = ("training", "writing", "starting")[number % 3]
         before, delay = newest_checkpoint(folder), chance.uniform(0.0, 0.05)
@@ -33,7 +33,7 @@ def kill_again_and_again(config, folder, kills, seed):
             if moment == "writing":
                 wait_for(lambda running=process: caught_writing(running, folder), process)
             until = time.monotonic() + delay
-            while time.monotonic() < until and newest_checkpoint(folder) < 0.9 * config.env_steps:
+            while time.monotonic() < until and newest_checkpoint(folder) < 0.75 * config.env_steps:
                 time.sleep(0.005)  # a fast run may end before a start that is slow elsewhere
             ended = process.poll()
             process.kill()
