@@ -29,7 +29,7 @@ PENALTY = (
 """Each row of the softmax's Jacobian is (1 - 1/4)/4 once and -1/16 three times: 3/16 a distribution."""
 
 TRAINING = (
-    "cartpole-swingup --preset nano cpu --env-steps 2000 --replay.min-steps 200 --replay.train-ratio 32 "
+    "{} --preset nano cpu --env-steps 2000 --replay.min-steps 200 --replay.train-ratio 32 "
     "--eval.every 0 --log.every 20 --out run"
 )
 """800 agent steps after the first 200, and an update for each eight of them."""
@@ -46,6 +46,7 @@ OWN = {
     "PIP_FIND_LINKS",
     "PIP_INDEX_URL",
     "PIP_CERT",
+    "SSL_CERT_FILE",
 }
 
 
@@ -84,15 +85,41 @@ def interpreter(name):
     return str(next(found, "")) or pytest.skip(f"there is no {name} here")
 
 
+def assert_it_trains(programs, task, folder):
+    """What is installed finds no fault in this machine, and learns."""
+    assert "STOPS" not in run(str(programs / "gpld"), "doctor", folder=folder)
+    run(str(programs / "gpld"), "train", *TRAINING.format(task).split(), folder=folder)
+    assert lines(folder / "run")[-1]["updates"] == 100
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("version", ["python3.11", "python3.12", "python3.13", "python3.14"])
 def test_the_wheel_trains(wheel, version, tmp_path):
     programs = environment(tmp_path / "env", interpreter(version), f"{wheel}[suite]")
-    assert "STOPS" not in run(str(programs / "gpld"), "doctor", folder=tmp_path)
-    run(str(programs / "gpld"), "train", *TRAINING.split(), folder=tmp_path)
-    assert lines(tmp_path / "run")[-1]["updates"] == 100
+    assert_it_trains(programs, "cartpole-swingup", tmp_path)
     assert run(str(programs / "python"), "-c", PENALTY, folder=tmp_path) == "0.1875\n"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_core_trains_without_simulators(wheel, tmp_path):
+    programs = environment(tmp_path / "env", sys.executable, str(wheel))
+    assert_it_trains(programs, "jax:gpld.envs:CartPole", tmp_path)
+    words = [str(programs / "gpld"), "train", "walker-walk"]
+    refused = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert refused.stderr.endswith(f"needs dm_control, which is not installed: {install('suite')}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_uv_installs_the_wheel(wheel, tmp_path):
+    uv = shutil.which("uv") or pytest.skip("there is no uv here")
+    run(uv, "venv", "--quiet", "--python", sys.executable, "env", folder=tmp_path)
+    python = str(tmp_path / "env/bin/python")
+    run(uv, "pip", "install", "--quiet", "--python", python, f"{wheel}[suite]", folder=tmp_path)
+    assert_it_trains(tmp_path / "env/bin", "cartpole-swingup", tmp_path)
 
 
 @pytest.mark.slow

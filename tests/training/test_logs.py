@@ -412,7 +412,7 @@ import torch
     ("config", "module", "message"),
     [
         (BOARD, "tensorboardX", r"log\.tensorboard: needs tensorboardX, .* pip install tensorboardX"),
-        (LogConfig(tensorboard=False, wandb=True), "wandb", r"log\.wandb: needs wandb, .*'\.\[wandb\]'"),
+        (LogConfig(tensorboard=False, wandb=True), "wandb", r"log\.wandb: needs wandb, .*'wandb>=0\.18'"),
     ],
 )
 def test_what_is_not_installed_is_named(tmp_path, monkeypatch, config, module, message):
