@@ -124,20 +124,24 @@ struct Factor {
   const Half *x;
   int stride;
 };
-using Piece = const Eight *;
+struct Piece {
+  Eight v[PIECE];
+};
 template <bool>
 GPU Factor load_factor(const Half *x, int stride, int) {
   return {x, stride};
 }
 template <bool>
 GPU Piece load_piece(const Eight *piece, int) {
-  return piece;
+  Piece loaded;
+  for (int i = 0; i < PIECE; ++i) loaded.v[i] = piece[i];  // the thread sanitizer does not see into std::copy
+  return loaded;
 }
 GPU void multiply(Sum &sum, const Factor &x, const Piece &w) {
   for (int row = 0; row < ROWS; ++row)
     for (int n = 0; n < WIDE; ++n)
       for (int k = 0; k < DEPTH; ++k)
-        sum.v[row][n] += wide(x.x[row * x.stride + k]) * wide(w[4 * n + k / 8].v[k % 8]);
+        sum.v[row][n] += wide(x.x[row * x.stride + k]) * wide(w.v[4 * n + k / 8].v[k % 8]);
 }
 GPU void store(const Sum &sum, float *to, int stride, int) {
   for (int row = 0; row < ROWS; ++row)

@@ -5,16 +5,19 @@
 // themselves are written twice.
 //
 // A group of CTAS thread blocks works on 16 rows of one run. Where a product's weights are read in every step,
-// a CTA keeps its share of them in shared memory, as far as there is room, and streams the rest.
+// a CTA keeps its share of them in shared memory, as far as there is room, and streams the rest: straight from L2, or
+// through a ring in shared memory, ahead of what is multiplied.
 //
-// Given when it is compiled: DETER, BLOCKS, HIDDEN, STOCH, CLASSES; CTAS of a group, CLUSTER, WARPS; and SHARED_LIMIT,
-// in bytes.
+// Given when it is compiled: DETER, BLOCKS, HIDDEN, STOCH, CLASSES; CTAS of a group, CLUSTER, WARPS; SHARED_LIMIT, in
+// bytes; and RING, those of them that are the ring, or 0.
 #pragma once
 
 #include "warps.h"
 
 #ifdef __CUDACC__
 #include <cooperative_groups.h>
+#else
+#include <deque>
 #endif
 
 static_assert(ROWS % WARPS == 0);
@@ -29,7 +32,10 @@ struct Cta : Warp {
 #ifndef __CUDACC__
   Meeting *cluster;
   char **shared_of;  // the cluster
+  mutable std::deque<std::pair<Eight *, Piece>> under_way;
 #endif
+  // Of the ring: where its warp reads next, what it asks for next, and how much it streams in a step.
+  mutable int slot = 0, next = 0, layers = 0;
 };
 
 #ifdef __CUDACC__
@@ -103,6 +109,25 @@ struct Product {
   }
 };
 
+// `at(k, n)` is where the weight of input k and output n lies, `place(tile, step)` where a piece of them goes.
+template <class P, class At, class To>
+GPU void pack_pieces(const Cta &c, At at, To place) {
+#pragma unroll 4
+  for (int i = c.thread; i < P::TILES * P::STEPS * PIECE; i += THREADS) {
+    int lane = i % PIECE, step = i / PIECE % P::STEPS, tile = i / PIECE / P::STEPS;
+    Eight eight;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) eight.v[k] = *at(step * DEPTH + lane % 4 * 8 + k, tile * WIDE + lane / 4);
+    place(tile, step)[lane] = eight;
+  }
+}
+
+constexpr int divisor(int of, int at_most) {
+  int n = least(of, at_most);
+  while (of % n) --n;
+  return n;
+}
+
 // Where the first weights lie, in shared memory.
 template <int AT>
 struct Start {
@@ -121,17 +146,11 @@ struct Placed : P {
     return reinterpret_cast<Eight *>(c.rest + Before::STREAMED_END + (tile - KEPT_TILES) * P::TILE_BYTES);
   }
 
-  // `at(k, n)` is where the weight of input k and output n lies.
   template <class At>
   GPU static void pack(const Cta &c, At at) {
-#pragma unroll 4
-    for (int i = c.thread; i < P::TILES * P::STEPS * PIECE; i += THREADS) {
-      int place = i % PIECE, step = i / PIECE % P::STEPS, tile = i / PIECE / P::STEPS;
-      Eight eight;
-#pragma unroll
-      for (int k = 0; k < 8; ++k) eight.v[k] = *at(step * DEPTH + place % 4 * 8 + k, tile * WIDE + place / 4);
-      (tile < KEPT_TILES ? kept(c, tile) : streamed(c, tile))[step * PIECE + place] = eight;
-    }
+    pack_pieces<P>(c, at, [&](int tile, int step) {
+      return (tile < KEPT_TILES ? kept(c, tile) : streamed(c, tile)) + step * PIECE;
+    });
   }
 
   // FRESH: whether other CTAs have written x. What the warps of several tiles read comes from L2 once.
@@ -144,13 +163,9 @@ struct Placed : P {
       else some<FRESH, true>(c, x + from * DEPTH, stride, streamed(c, tile) + from * PIECE, to);
     }
   }
+  GPU static void skip(const Cta &) {}
 
  private:
-  static constexpr int divisor(int of, int at_most) {
-    int n = least(of, at_most);
-    while (of % n) --n;
-    return n;
-  }
   // Pieces are asked for together: a warp that waits for each in turn gets little from L2.
   template <bool FRESH, bool STREAMED>
   GPU static void some(const Cta &c, const Half *x, int stride, const Eight *pieces, float *to) {
@@ -167,6 +182,134 @@ struct Placed : P {
     store(sum, to, P::STRIDE, c.lane);
   }
 };
+
+// The ring. Each warp has its own part, and alone asks for what comes there and reads it: when it has taken a few
+// pieces, it asks for as many that it takes later. So what it multiplies next is under way while it waits for others.
+// Weights lie in the order in which they are taken, which is the same in all steps: after the last come the first.
+
+constexpr int PIECE_BYTES = PIECE * sizeof(Eight), LAYER = WARPS * PIECE_BYTES;
+constexpr int TAKEN = 2;  // pieces at once
+constexpr int SLOTS = RING / LAYER, RING_AT = SHARED_LIMIT - RING;
+static_assert(RING % (TAKEN * LAYER) == 0 && (RING == 0 || RING_AT % 128 == 0), "not such a ring");
+
+#ifdef __CUDACC__
+// A lane reads what it has copied itself, and so waits for no other.
+GPU void ask(const Cta &c, const Eight *from, Eight *to) {
+  auto at = uint32_t(__cvta_generic_to_shared(to + c.lane));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from + c.lane) : "memory");
+}
+GPU void asked(const Cta &) { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until no more than so many times TAKEN pieces are under way.
+template <int TIMES>
+GPU void await(const Cta &) {
+  asm volatile("cp.async.wait_group %0;" ::"n"(TIMES) : "memory");
+}
+#else
+// A copy reads and spoils at once, and is there no sooner than it is waited for.
+GPU void ask(const Cta &c, const Eight *from, Eight *to) {
+  c.under_way.emplace_back(to, load_piece<false>(from, c.lane));
+  std::memset(static_cast<void *>(to), 0xff, PIECE_BYTES);  // NaN
+}
+GPU void asked(const Cta &) {}
+template <int TIMES>
+GPU void await(const Cta &c) {
+  for (; c.under_way.size() > TIMES * TAKEN; c.under_way.pop_front()) {
+    auto &[to, piece] = c.under_way.front();
+    for (int i = 0; i < PIECE; ++i) to[i] = piece.v[i];
+  }
+}
+#endif
+
+GPU Eight *slot(const Cta &c) { return c.at<Eight>(RING_AT) + (c.warp * SLOTS + c.slot) * PIECE; }
+GPU void ask_next(const Cta &c) {
+  auto from = reinterpret_cast<const Eight *>(c.rest) + (c.next * WARPS + c.warp) * PIECE;
+#pragma unroll
+  for (int i = 0; i < TAKEN; ++i) ask(c, from + i * WARPS * PIECE, slot(c) + i * PIECE);
+  asked(c);
+  c.slot = c.slot + TAKEN < SLOTS ? c.slot + TAKEN : 0;
+  c.next = c.next + TAKEN < c.layers ? c.next + TAKEN : 0;
+}
+GPU void take(const Cta &c, Piece *pieces) {
+  await<most(SLOTS / TAKEN - 1, 0)>(c);
+#pragma unroll
+  for (int i = 0; i < TAKEN; ++i) pieces[i] = load_piece<false>(slot(c) + i * PIECE, c.lane);
+  ask_next(c);
+}
+
+// After all weights lie where they belong.
+GPU void begin_stream(const Cta &c) {
+  for (int i = 0; i < SLOTS && c.layers > 0; i += TAKEN) ask_next(c);
+}
+// When no more are taken: no copy is left to come.
+GPU void end_stream(const Cta &c) {
+  if constexpr (RING > 0) await<0>(c);
+}
+
+// A product whose weights are kept and streamed in layers, which have one piece of each warp. Products are packed in
+// the order in which they are run, or skipped.
+template <class P, class Before>
+struct Ringed : P {
+  static constexpr int EACH = P::STEPS / P::SPLITS, TURNS = P::TILES * P::SPLITS / WARPS, LAYERS = EACH * TURNS;
+  static_assert(P::TILES * P::SPLITS % WARPS == 0 && EACH % TAKEN == 0, "no ring where warps multiply unlike much");
+  static constexpr int KEPT = least((RING_AT - Before::KEPT_END) / LAYER / TAKEN * TAKEN, LAYERS);
+  static constexpr int STREAMED = LAYERS - KEPT;
+  static constexpr int KEPT_END = Before::KEPT_END + KEPT * LAYER;
+  static constexpr int STREAMED_END = Before::STREAMED_END + STREAMED * LAYER;
+
+  template <class At>
+  GPU static void pack(const Cta &c, At at) {
+    pack_pieces<P>(c, at, [&](int tile, int step) {
+      int job = step / EACH * P::TILES + tile, layer = step % EACH * TURNS + job / WARPS;
+      Eight *to = layer < STREAMED ? reinterpret_cast<Eight *>(c.rest + (c.layers + layer) * LAYER) : kept(c, layer);
+      return to + job % WARPS * PIECE;
+    });
+    c.layers += STREAMED;
+  }
+
+  // A warp has one or more tiles, which read the same of x, or a part of the sum of one.
+  template <bool FRESH>
+  GPU static void run(const Cta &c, const Half *x, int stride, float *sums) {
+    constexpr int AHEAD = divisor(EACH / TAKEN, (FRESH ? 8 : 4) / TAKEN) * TAKEN;
+    int split = c.warp / P::TILES;
+    x += split * EACH * DEPTH;
+    Sum sum[TURNS] = {};
+#pragma unroll 1
+    for (int i = 0; i < EACH; i += AHEAD) {
+      Factor factor[AHEAD];
+#pragma unroll
+      for (int j = 0; j < AHEAD; ++j)
+        factor[j] = load_factor<FRESH && P::TILES == 1>(x + (i + j) * DEPTH, stride, c.lane);
+#pragma unroll
+      for (int j = 0; j < AHEAD * TURNS; j += TAKEN) {
+        Piece pieces[TAKEN];
+        if (i * TURNS + j < STREAMED) {
+          take(c, pieces);
+        } else {
+#pragma unroll
+          for (int k = 0; k < TAKEN; ++k)
+            pieces[k] = load_piece<false>(kept(c, i * TURNS + j + k) + c.warp * PIECE, c.lane);
+        }
+#pragma unroll
+        for (int k = 0; k < TAKEN; ++k) multiply(sum[(j + k) % TURNS], factor[(j + k) / TURNS], pieces[k]);
+      }
+    }
+#pragma unroll
+    for (int turn = 0; turn < TURNS; ++turn)
+      store(sum[turn], sums + split * ROWS * P::STRIDE + (c.warp + turn * WARPS) % P::TILES * WIDE, P::STRIDE, c.lane);
+  }
+  GPU static void skip(const Cta &c) {
+    Piece pieces[TAKEN];
+    for (int i = 0; i < STREAMED; i += TAKEN) take(c, pieces);
+  }
+
+ private:
+  GPU static Eight *kept(const Cta &c, int layer) {
+    return c.at<Eight>(Before::KEPT_END) + (layer - STREAMED) * WARPS * PIECE;
+  }
+};
+
+template <class P, class Before>
+using Weights = std::conditional_t<(RING > 0), Ringed<P, Before>, Placed<P, Before>>;
 
 // One row to a warp at a time.
 template <class Do>

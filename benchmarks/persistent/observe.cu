@@ -40,14 +40,14 @@ constexpr int REST_AT = X_AT + aligned(ROWS * DETER * sizeof(Half));
 
 // Last are those that may best be streamed: of `read`, whose other factor comes from L2 as well, and of `own`, which are
 // multiplied while others are waited for.
-using OutWeights = Placed<Out, Start<WEIGHTS_AT>>;
-using GatesWeights = Placed<Gates, OutWeights>;
-using SharedWeights = Placed<Shared, GatesWeights>;
-using InnerWeights = Placed<Inner, SharedWeights>;
-using ReadWeights = Placed<Read, InnerWeights>;
-constexpr int SHARED_BYTES = ReadWeights::KEPT_END, STREAMED = ReadWeights::STREAMED_END;
+using OutWeights = Weights<Out, Start<WEIGHTS_AT>>;
+using GatesWeights = Weights<Gates, OutWeights>;
+using SharedWeights = Weights<Shared, GatesWeights>;
+using InnerWeights = Weights<Inner, SharedWeights>;
+using ReadWeights = Weights<Read, InnerWeights>;
+constexpr int SHARED_BYTES = RING ? SHARED_LIMIT : ReadWeights::KEPT_END, STREAMED = ReadWeights::STREAMED_END;
 constexpr int SCRATCH = REST_AT + CTAS * STREAMED;
-static_assert(WEIGHTS_AT <= SHARED_LIMIT, "without room for any weight");
+static_assert(WEIGHTS_AT <= RING_AT, "without room for any weight");
 
 struct Given {
   const Half *h, *z_product;
@@ -66,19 +66,19 @@ struct Given {
 // Copies what is read in every step: each CTA its shares of the weights, and vectors.
 GPU void load(const Cta &c, const Given &g, const Place &p) {
   size_t run = p.run;
-  const Half *out = g.out + run * HIDDEN * Z + c.rank * LOGITS;
-  OutWeights::pack(c, [=](int k, int n) { return out + k * Z + n; });
   int reader = c.index % READERS * Read::WIDTH, from = c.index / READERS * READ_DEPTH;
   const Half *first = g.first + (run * DETER + from) * HIDDEN, *h_in = g.h_in + (run * DETER + from) * HIDDEN;
   ReadWeights::pack(c, [=](int k, int n) {
     n += reader;
     return n < HIDDEN ? first + k * HIDDEN + n : h_in + k * HIDDEN + n - HIDDEN;
   });
-  const Half *shared = g.shared + run * BOTH * DETER + p.column;
-  SharedWeights::pack(c, [=](int k, int n) { return shared + k * DETER + n; });
   int inside = p.column - p.block * OWN;
   const Half *own = g.own + (run * BLOCKS + p.block) * OWN * OWN + inside;
   InnerWeights::pack(c, [=](int k, int n) { return own + k * OWN + n; });
+  const Half *out = g.out + run * HIDDEN * Z + c.rank * LOGITS;
+  OutWeights::pack(c, [=](int k, int n) { return out + k * Z + n; });
+  const Half *shared = g.shared + run * BOTH * DETER + p.column;
+  SharedWeights::pack(c, [=](int k, int n) { return shared + k * DETER + n; });
   const Half *gates = g.gates + (run * BLOCKS + p.block) * OWN * 3 * OWN + inside;
   GatesWeights::pack(c, [=](int k, int n) { return gates + k * 3 * OWN + n / MINE * OWN + n % MINE; });
 
@@ -98,6 +98,7 @@ GPU void load(const Cta &c, const Given &g, const Place &p) {
   const Half *h = g.h + (run * p.batch + p.row) * DETER + p.column;
   for (int i = c.thread; i < ROWS * MINE; i += THREADS) c.at<float>(H_AT)[i] = wide(h[i / MINE * DETER + i % MINE]);
   sync(c);
+  begin_stream(c);
 }
 
 // RMS norm and SiLU of 16 rows that `from(row, k)` gives.
@@ -278,8 +279,10 @@ GPU void observe(Cta &c, const Given &g) {
     arrive(c);
     fetch(c, g, p, t);
     if (t < g.steps) InnerWeights::run<true>(c, h + p.block * OWN, DETER, c.at<float>(INNER_AT));
+    else InnerWeights::skip(c);
     wait(c);
     if (t > 0) posterior(c, g, p, parts, t - 1);
+    else OutWeights::skip(c);
     if (t < g.steps) enter_h(c, parts);  // by warps that draw nothing, at the same time
     sync_cluster(c);
     if (t == g.steps) {
@@ -294,6 +297,7 @@ GPU void observe(Cta &c, const Given &g) {
     arrive(c);
     wait(c);
   }
+  end_stream(c);
 }
 
 extern "C" int observe_scratch() { return SCRATCH; }

@@ -50,16 +50,16 @@ constexpr int DGATES_AT = ALONG_AT + aligned(ROWS * CTAS * sizeof(float));
 constexpr int DUNIT_AT = DGATES_AT + aligned(ROWS * 3 * DETER * sizeof(Half));
 constexpr int REST_AT = DUNIT_AT + aligned(ROWS * DETER * sizeof(Half));
 
-using OutWeights = Placed<Out, Start<WEIGHTS_AT>>;
-using ZInWeights = Placed<ZIn, OutWeights>;
-using FirstWeights = Placed<First, ZInWeights>;
-using HInWeights = Placed<HIn, FirstWeights>;
-using SharedWeights = Placed<Shared, HInWeights>;
-using InnerWeights = Placed<Inner, SharedWeights>;
-using GatesWeights = Placed<Gates, InnerWeights>;
-constexpr int SHARED_BYTES = GatesWeights::KEPT_END, STREAMED = GatesWeights::STREAMED_END;
+using OutWeights = Weights<Out, Start<WEIGHTS_AT>>;
+using ZInWeights = Weights<ZIn, OutWeights>;
+using FirstWeights = Weights<First, ZInWeights>;
+using HInWeights = Weights<HIn, FirstWeights>;
+using SharedWeights = Weights<Shared, HInWeights>;
+using InnerWeights = Weights<Inner, SharedWeights>;
+using GatesWeights = Weights<Gates, InnerWeights>;
+constexpr int SHARED_BYTES = RING ? SHARED_LIMIT : GatesWeights::KEPT_END, STREAMED = GatesWeights::STREAMED_END;
 constexpr int SCRATCH = REST_AT + CTAS * STREAMED;
-static_assert(WEIGHTS_AT <= SHARED_LIMIT, "without room for any weight");
+static_assert(WEIGHTS_AT <= RING_AT, "without room for any weight");
 
 // Of RMS norm and SiLU, at one input.
 struct NormSlope {
@@ -86,18 +86,18 @@ GPU void load(const Cta &c, const Given &g, const Place &p) {
   size_t run = p.run;
   const Half *out = g.out + (run * HIDDEN + c.rank * ENTERED) * Z;
   OutWeights::pack(c, [=](int k, int n) { return out + n * Z + k; });
-  const Half *z_in = g.z_weight + (run * Z + c.rank * LOGITS) * HIDDEN;
-  ZInWeights::pack(c, [=](int k, int n) { return z_in + n * HIDDEN + k; });
   const Half *first = g.first + (run * DETER + p.column) * HIDDEN, *h_in = g.h_weight + (run * DETER + p.column) * HIDDEN;
   FirstWeights::pack(c, [=](int k, int n) { return first + n * HIDDEN + k; });
-  HInWeights::pack(c, [=](int k, int n) { return h_in + n * HIDDEN + k; });
+  // Blocks of `own` and `gates` lie one below the other, and so their rows are as many as h has columns.
+  const Half *own = g.own + (run * DETER + p.column) * OWN, *gates = g.gates_weight + (run * DETER + p.column) * 3 * OWN;
+  GatesWeights::pack(c, [=](int k, int n) { return gates + n * 3 * OWN + k; });
   int reader = c.index % READERS * Shared::WIDTH, from = c.index / READERS * READ_DEPTH;
   const Half *shared = g.shared + (run * BOTH + reader) * DETER + from;
   SharedWeights::pack(c, [=](int k, int n) { return shared + n * DETER + k; });
-  // Blocks of `own` and `gates` lie one below the other, and so their rows are as many as h has columns.
-  const Half *own = g.own + (run * DETER + p.column) * OWN, *gates = g.gates_weight + (run * DETER + p.column) * 3 * OWN;
   InnerWeights::pack(c, [=](int k, int n) { return own + n * OWN + k; });
-  GatesWeights::pack(c, [=](int k, int n) { return gates + n * 3 * OWN + k; });
+  HInWeights::pack(c, [=](int k, int n) { return h_in + n * HIDDEN + k; });
+  const Half *z_in = g.z_weight + (run * Z + c.rank * LOGITS) * HIDDEN;
+  ZInWeights::pack(c, [=](int k, int n) { return z_in + n * HIDDEN + k; });
   for (int i = c.thread; i < MANY; i += THREADS) c.at<float>(LATER_H_AT)[i] = 0;
   for (int i = c.thread; i < CODE; i += THREADS) c.at<float>(LATER_Z_AT)[i] = 0;
 }
@@ -335,6 +335,7 @@ GPU void observe_back(Cta &c, const Given &g) {
   fetch_norm(c, g, p, g.steps - 1);
   // No CTA writes to another's memory before that runs.
   sync_cluster(c);
+  begin_stream(c);
   for (int t = g.steps - 1; t >= 0; --t) {
     posterior(c, g, p, t);
     by_gates(c, p, dgates);
@@ -348,6 +349,7 @@ GPU void observe_back(Cta &c, const Given &g) {
     by_shared(c, g, p, dunit, along, parts, t);
     before(c, g, p, parts, t);
   }
+  end_stream(c);
 }
 
 extern "C" int observe_back_scratch() { return SCRATCH; }

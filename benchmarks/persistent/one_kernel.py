@@ -37,6 +37,8 @@ class Cut(NamedTuple):
     warps: int = 16
     room: int = 227 * 1024
     """Bytes of shared memory that one may have."""
+    ring: int = 0
+    """Of these, those through which weights without room come ahead of time. 0: straight from L2."""
 
 
 class Library(NamedTuple):
@@ -57,7 +59,8 @@ class Library(NamedTuple):
 @functools.cache
 def library(name: str, sizes: tuple[int, ...], cut: Cut, gpu: bool, exact: bool) -> Library:
     """The kernel for sizes (deter, blocks, hidden, stoch, classes), which JAX then knows."""
-    names = ("DETER", "BLOCKS", "HIDDEN", "STOCH", "CLASSES", "CTAS", "CLUSTER", "WARPS", "SHARED_LIMIT")
+    names = ("DETER", "BLOCKS", "HIDDEN", "STOCH", "CLASSES")
+    names = (*names, "CTAS", "CLUSTER", "WARPS", "SHARED_LIMIT", "RING")
     macros = [f"{macro}={value}" for macro, value in zip(names, (*sizes, *cut), strict=True)]
     path, report = libraries.compiled(HERE / f"{name}.cu", [*macros, *(["EXACT"] if exact else [])], gpu)
     loaded = libraries.loaded(path, name, gpu)

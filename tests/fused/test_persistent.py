@@ -50,6 +50,12 @@ SHAPES = {
     "more thread blocks than tiles": (config(256, 4, 32, 8, 16, length=2), Cut(16, 4, 2)),
     # Room for some of the weights alone.
     "streamed, more rows": (config(128, 2, 64, 8, 16, batch=32, length=3), Cut(4, 2, 4, 90_000)),
+    # Of two pieces for each warp, with room for some weights beside it; and of four, with room for few.
+    "through a small ring": (
+        config(128, 2, 64, 8, 16, batch=32, length=3),
+        Cut(4, 2, 4, 120 * 1024, 8 * 1024),
+    ),
+    "through a ring": (config(128, 2, 128, 8, 16, length=3), Cut(4, 2, 2, 102 * 1024, 8 * 1024)),
     "one step, no clusters": (config(64, 2, 32, 4, 8, length=1), Cut(2, 1, 1)),
 }
 """Sizes, and how they are spread."""
@@ -230,21 +236,32 @@ SIZES = [
     "CTAS=4",
     "CLUSTER=2",
     "WARPS=2",
-    "SHARED_LIMIT=120000",
 ]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["observe", "observe_back"])
-@pytest.mark.parametrize("barrier", [None, "  sync(c);", "  sync_cluster(c);", "    wait(c);"])
-def test_no_thread_reads_what_another_may_be_writing(kernel, barrier, tmp_path):
-    """By the thread sanitizer, which notices where a barrier is left out."""
+@pytest.mark.parametrize(
+    ("barrier", "room", "ring"),
+    [
+        *((barrier, 120_000, 0) for barrier in (None, "  sync(c);", "  sync_cluster(c);", "    wait(c);")),
+        (None, 64 * 1024, 4096),
+        ("  begin_stream(c);", 64 * 1024, 4096),
+    ],
+)
+def test_no_thread_reads_what_another_may_be_writing(kernel, barrier, room, ring, tmp_path):
+    """By the thread sanitizer, which notices where a barrier is left out, or comes after a stream begins."""
     shutil.copytree(one_kernel.HERE, tmp_path, dirs_exist_ok=True)
     source, program = tmp_path / f"{kernel}.cu", tmp_path / "races"
     if barrier:
         before, after = source.read_text().rsplit(f"\n{barrier}\n", 1)
+        if ring:
+            before, late = before.rsplit("\n", 1)
+            assert late.startswith("  sync")
+            after = f"{barrier}\n{late}\n{after}"
         source.write_text(f"{before}\n{after}")
-    macros = [f"-D{macro}" for macro in (*SIZES, f'SOURCE="{source}"', f"KERNEL={kernel}")]
+    sizes = (*SIZES, f"SHARED_LIMIT={room}", f"RING={ring}")
+    macros = [f"-D{macro}" for macro in (*sizes, f'SOURCE="{source}"', f"KERNEL={kernel}")]
     harness = str(Path(__file__).with_name("races.cpp"))
     command = [
         libraries.compiler(False),
