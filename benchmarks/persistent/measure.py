@@ -4,7 +4,8 @@
 
 Whether that is faster is what this is to find out: nothing in the package uses it. Today a step is about
 seven kernels, each of which waits for the one before. Here all steps are one kernel, whose thread blocks keep
-their weights in shared memory, and wait for each other three times a step.
+their weights in shared memory, and wait for each other three times a step. Weights without room there are
+read in every step: from L2 when they are multiplied, or before that, through a ring.
 
 First, on fresh inputs again and again: the error against the plain scan in float32, beside that of today's
 kernels, the share of classes that are the same, and whether the same inputs give the same bits twice. Then,
@@ -53,6 +54,9 @@ from one_kernel import Cut
 
 FIRST = 0.02
 """The share of steps that begin an episode."""
+FEW = 16
+"""With so many thread blocks for a run, most weights are streamed in every step."""
+KB = 1024
 
 
 @dataclasses.dataclass
@@ -171,15 +175,24 @@ DIRECTIONS = {
 }
 
 
+def described(cut: Cut) -> str:
+    """The cut as a candidate's name."""
+    ring = f", {cut.ring // KB} KB ring" if cut.ring else ""
+    return f"{cut.ctas} CTAs by {cut.cluster}, {cut.warps} warps{ring}"
+
+
 def cuts(ctas: int, runs: int) -> dict[str, Cut]:
     """How so many thread blocks can be spread over so many runs."""
     each = 1 << (ctas // runs).bit_length() - 1
     half = each // 2
-    tried = ((each, 8, 16), (each, 4, 16), (each, 2, 16), (half, 8, 16), (half, 16, 16))
+    tried = [Cut(each, 8), Cut(each, 4), Cut(each, 2)]
     # Half as many warps have twice the registers, and so more loads under way each.
-    tried = (*tried, (each, 8, 8), (each, 4, 8), (half, 8, 8))
-    found = [Cut(*sizes) for sizes in tried if sizes[0] >= sizes[1]]
-    return {f"{cut.ctas} CTAs by {cut.cluster}, {cut.warps} warps": cut for cut in found}
+    if each > FEW:
+        tried += [Cut(half, 8), Cut(half, 16), Cut(each, 8, 8), Cut(each, 4, 8), Cut(half, 8, 8)]
+    else:
+        tried += [Cut(each, 8, 8), Cut(each, 8, ring=80 * KB), Cut(each, 8, ring=48 * KB)]
+        tried += [Cut(each, 8, 8, ring=80 * KB), Cut(each, 4, ring=64 * KB), Cut(each, 4, 8, ring=64 * KB)]
+    return {described(cut): cut for cut in tried if cut.ctas >= cut.cluster}
 
 
 def differences(found: Pair, exact: Pair) -> dict[str, Array]:
@@ -271,7 +284,7 @@ def cancelling(pool: Executor) -> Iterator[None]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def described(at: tuple[int, str], row: dict[str, Any]) -> dict[str, Any]:
+def placed(at: tuple[int, str], row: dict[str, Any]) -> dict[str, Any]:
     """The row, of so many runs and a direction."""
     return {"runs": at[0], "direction": at[1], **row}
 
@@ -360,10 +373,10 @@ def measure_updates(
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows to read."""
-    head = f"{'runs':>4} {'scan':<10} {'candidate':<28} {'ms':>8} {'spread':>7} {'error':>8} {'z':>8}"
+    head = f"{'runs':>4} {'scan':<10} {'candidate':<34} {'ms':>8} {'spread':>7} {'error':>8} {'z':>8}"
     lines = [f"{head} same bits"]
     for row in rows:
-        begin = f"{row['runs']:>4} {row['direction']:<10} {row['candidate']:<28}"
+        begin = f"{row['runs']:>4} {row['direction']:<10} {row['candidate']:<34}"
         if "failed" in row:
             lines.append(f"{begin} {row['failed'][:60]}")
         elif "ms" in row:
@@ -423,7 +436,7 @@ def main(options: Options) -> list[dict[str, Any]]:
         }
         # Then all is compiled: what is timed is alone.
         checked = [
-            check_all(programs, runs, options, lambda row, at=(runs, name): add(described(at, row)))
+            check_all(programs, runs, options, lambda row, at=(runs, name): add(placed(at, row)))
             for (runs, name), programs in compiling.items()
         ]
         for inputs, right in checked:

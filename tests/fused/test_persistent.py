@@ -148,14 +148,27 @@ def test_it_measures(updates, tmp_path, monkeypatch, capsys):
 
 
 def test_thread_blocks_are_shared_by_the_runs():
-    assert [cut[:3] for cut in measure.cuts(128, 5).values()] == [
+    assert [cut[:3] for cut in measure.cuts(128, 3).values()] == [
+        (32, 8, 16),
+        (32, 4, 16),
+        (32, 2, 16),
         (16, 8, 16),
-        (16, 4, 16),
-        (16, 2, 16),
-        (8, 8, 16),
+        (16, 16, 16),
+        (32, 8, 8),
+        (32, 4, 8),
         (16, 8, 8),
-        (16, 4, 8),
-        (8, 8, 8),
+    ]
+
+
+def test_few_thread_blocks_have_rings():
+    found = measure.cuts(128, 5)
+    assert {cut.ctas for cut in found.values()} == {16}
+    assert [(name, *cut[1:3], cut.ring) for name, cut in found.items() if cut.ring] == [
+        ("16 CTAs by 8, 16 warps, 80 KB ring", 8, 16, 80 * 1024),
+        ("16 CTAs by 8, 16 warps, 48 KB ring", 8, 16, 48 * 1024),
+        ("16 CTAs by 8, 8 warps, 80 KB ring", 8, 8, 80 * 1024),
+        ("16 CTAs by 4, 16 warps, 64 KB ring", 4, 16, 64 * 1024),
+        ("16 CTAs by 4, 8 warps, 64 KB ring", 4, 8, 64 * 1024),
     ]
 
 
