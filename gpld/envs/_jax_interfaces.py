@@ -16,6 +16,7 @@ from gpld.config import ConfigError, suggestion
 from gpld.envs._base import EnvironmentFailure
 from gpld.envs._gymnasium import IMAGE_SIDES
 from gpld.envs._imports import import_for, import_remedy
+from gpld.envs._spaces import bounds_problem
 from gpld.tasks import JAX_PREFIX
 from gpld.types import Spaces
 
@@ -114,6 +115,9 @@ def _like_gymnax(task: str, env: Any, params: Any) -> tuple[Functions, int, bool
     if not discrete and not all(hasattr(space, name) for name in ("low", "high", "shape")):
         raise ConfigError(f"task: {task!r} has actions of {type(space).__name__}, only Discrete and Box fit")
     sides = [] if discrete else [np.broadcast_to(bound, space.shape) for bound in (space.low, space.high)]
+    bounds = list(zip(*(side.ravel().tolist() for side in sides), strict=True))
+    if problem := bounds_problem(bounds):
+        raise ConfigError(f"task: {task!r} has actions that the agent cannot take: {problem}")
     reset_env, step_env = getattr(env, "reset_env", env.reset), getattr(env, "step_env", env.step)
 
     def read(action: Float[Array, "A"]) -> Array:
@@ -138,7 +142,7 @@ def _like_gymnax(task: str, env: Any, params: Any) -> tuple[Functions, int, bool
         return Frame(state, _named(obs), reward, done & ~truncated, truncated)
 
     width = int(space.n) if discrete else int(np.prod(space.shape))
-    return (reset, step), width, discrete, list(zip(*(side.ravel().tolist() for side in sides), strict=True))
+    return (reset, step), width, discrete, bounds
 
 
 def _named(obs: Any) -> dict[str, Array]:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -139,7 +139,12 @@ def action_problem(space: Space) -> str:
         return f"its space is {space}, only {allowed} are supported"
     if not space.low.size:
         return f"its space is {space}, which has nothing to choose"
-    for low, high in zip(space.low.ravel().tolist(), space.high.ravel().tolist(), strict=True):
+    return bounds_problem(action_bounds(space))
+
+
+def bounds_problem(bounds: Iterable[tuple[float, float]]) -> str:
+    """Why the agent's actions cannot be scaled to bounds, or nothing."""
+    for low, high in bounds:
         if not (math.isfinite(low) and math.isfinite(high)):
             return f"unbounded: [{low:g}, {high:g}]; the agent acts in [-1, 1] and needs bounds to scale to"
         if low >= high:

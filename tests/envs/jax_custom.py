@@ -107,6 +107,11 @@ class Choose(Walk):
         return state.value, Fields(state.value, state.time + 1), action.astype(np.float32), action == 3, {}
 
 
+class Unbounded(Walk):
+    def action_space(self, params):
+        return SimpleNamespace(low=-2.0, high=np.array([4.0, np.inf, 4.0]), shape=(3,))
+
+
 def with_params():
     """As gymnax.make returns them."""
     return Walk(), SimpleNamespace(max_steps_in_episode=2, size=0.0)

@@ -133,6 +133,7 @@ def test_a_state_of_another_environment_begins_new_episodes(caplog):
         (f"{OWN}:NeedsMore", "NeedsMore cannot be made here: TypeError: .*missing 1 required"),
         (f"{OWN}:Changes", "Changes cannot be used: step returns another kind of state than reset"),
         (f"{OWN}:OnTheHost", "OnTheHost cannot be used: step raised ConcretizationTypeError: "),
+        (f"{OWN}:Unbounded", r"has actions that the agent cannot take: unbounded: \[-2, inf\]; the agent"),
         (f"{OWN}:TwoRewards", "another kind of state than reset"),
         (
             f"{OWN}:OddImage",
