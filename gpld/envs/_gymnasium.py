@@ -75,7 +75,7 @@ def registered(name: str, render: bool = False, kwargs: Mapping[str, Any] | None
             # Of an older version than the newest.
             with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
                 return gymnasium.make(own_name, disable_env_checker=True, **(kwargs or {}), **how)
-        except (ModuleNotFoundError, gymnasium.error.DependencyNotInstalled) as error:
+        except (ImportError, gymnasium.error.DependencyNotInstalled) as error:
             raise _lacking(own_name, name, error) from error
 
     def make_own() -> gymnasium.Env:

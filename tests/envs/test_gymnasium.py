@@ -192,6 +192,7 @@ def test_a_module_is_named_in_full(task):
     [
         ("Ant-v4", ModuleNotFoundError("No module named 'imageio'"), r"; pip install 'gymnasium\[mujoco\]'"),
         ("CartPole-v1", ModuleNotFoundError("none"), r"; pip install 'gymnasium\[classic-control\]'"),
+        ("HalfCheetah-v2", ImportError("the mujoco v2 based environments have been moved"), ""),
         ("LunarLander-v3", gymnasium.error.DependencyNotInstalled('run `pip install "x"`\n'), ""),
     ],
 )
