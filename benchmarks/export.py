@@ -55,7 +55,7 @@ def opened(folder: Path) -> onnxruntime.InferenceSession:
 def noise(about: dict, rng: np.random.Generator) -> dict[str, np.ndarray]:
     """Random numbers for one step."""
     wanted = {name: x for name, x in about["inputs"].items() if name.startswith("noise.")}
-    draw = {name: rng.random if "high" in x else rng.standard_normal for name, x in wanted.items()}
+    draw = {name: rng.random if x.get("high") else rng.standard_normal for name, x in wanted.items()}
     return {name: np.asarray(draw[name](x["shape"]), np.float32) for name, x in wanted.items()}
 
 

@@ -35,7 +35,8 @@ class Agent:
         given = {f"obs.{name}": np.asarray(value, np.float32) for name, value in observation.items()}
         for name, noise in self.about["inputs"].items():  # a deterministic agent has none
             if name.startswith("noise."):
-                draw = self.rng.standard_normal if "high" not in noise else self.rng.random
+                uniform = noise.get("high") is not None  # null in files of older versions
+                draw = self.rng.random if uniform else self.rng.standard_normal
                 given[name] = np.asarray(draw(noise["shape"]), np.float32)
         action, self.state = self.session.run(None, {**given, "state": self.state})
         return action
