@@ -294,7 +294,7 @@ def _accepts_duration(members: Sequence[Member], yes: bool) -> bool:
 
     seconds, config = duration.expected_seconds(members), members[0].config
     if seconds >= duration.SHORT:
-        evaluation.make_env(config, 1).close()  # a task that there is not, here, is told before anything else
+        evaluation.make_env(config, 1).close()  # tells first of a task that cannot be made here
     for line in duration.duration_lines(seconds, config):
         print(line, flush=True)
     if seconds <= duration.LONG or yes or not sys.stdin.isatty():

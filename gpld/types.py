@@ -32,7 +32,7 @@ class Spaces:
     """Observation keys that are images: uint8 of shape (height, width, channels). All others are float32."""
     # The agent's actions are in [-1, 1] all the same, so programs for different bounds are the same.
     bounds: tuple[tuple[float, float], ...] = field(default=(), compare=False, repr=False)
-    """Low and high of each number of the environment's own actions, where they are known and numbers."""
+    """Low and high of each number of the environment's own actions; nothing if unknown, or if discrete."""
 
     @classmethod
     def of(

@@ -19,6 +19,7 @@ from gpld.config import ConfigError
 from gpld.deploy._policy import acted
 from gpld.display.options import RunArgument, parse, shown
 from gpld.distributions import symexp
+from gpld.envs import tasks
 from gpld.training import saved
 from gpld.training.saved import Trained
 from gpld.types import Spaces
@@ -161,8 +162,6 @@ def description(trained: Trained, deterministic: bool) -> dict[str, Any]:
 
 def _known_bounds(task: str) -> tuple[tuple[float, float], ...]:
     """Of a task of the benchmark: runs and agent files of older versions do not say them."""
-    from gpld.envs import tasks
-
     return next((known.spaces.bounds for known in tasks() if known.name == task), ())
 
 

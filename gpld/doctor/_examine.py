@@ -128,11 +128,10 @@ def _engines(envpool: _ProbeResult, dm_control: _ProbeResult) -> Iterator[Findin
 
     So only those that are installed and do not run are a fault.
     """
-    found = {"envpool": envpool, "dm_control": dm_control}
     works = envpool.ok or dm_control.ok
-    instead = "the other one takes its place where it can"
-    instead = instead if works else "gym:Name-v0 and jax:module:name train without it"
-    for name, result in found.items():
+    others = "gym:Name-v0 and jax:module:name train without it"
+    instead = "the other one takes its place where it can" if works else others
+    for name, result in (("envpool", envpool), ("dm_control", dm_control)):
         remedy = "" if result.ok else f"{simulator_remedy(result.text)}; {instead}"
         yield Finding(f"{name} engine", result.text, remedy, not works and not _is_missing(name, result))
 

@@ -69,7 +69,6 @@ _SIZES = {
 ABSENT = "not installed"
 """In the place of an engine."""
 
-
 _UNEVEN = {"quadruped": 4 * ((-1.0, 1.0), (-1.0, 1.1), (-0.8, 0.8))}
 """Bounds of actions, where they are not -1 and 1."""
 

@@ -13,6 +13,7 @@ from gpld.envs import _states
 from gpld.envs._base import ActionScale, EnvironmentFailure, RenderingError, Step, VectorEnv, stream_seed
 from gpld.envs._catalog import FRAMES, in_catalog, load_envpool, spaces, tasks as catalog, unknown
 from gpld.envs._families import PoolTask
+from gpld.envs._gymnasium import Issue
 from gpld.types import Spaces
 
 log = logging.getLogger("gpld.envs")
@@ -196,7 +197,8 @@ class EnvPoolTask(_Pools):
     ):
         self._task = PoolTask(task, action_repeat, render=render, kwargs=kwargs)
         if check and self._task.starts_alike():
-            log.warning("warning in seed: seeds 0 and 1 start alike: %s may not use its seed at all", task)
+            problem = f"seeds 0 and 1 start alike: {task} may not use its seed at all"
+            log.warning("%s", Issue("warning", "seed", problem))
         super().__init__(self._task.spaces, count)
         self._seed = lambda i: stream_seed(seed, i, evaluation=evaluation, restart=int(self._made[i]))
         self._made = np.zeros(count, np.int64)

@@ -166,7 +166,7 @@ def in_own_process(what: str, arguments: Sequence[object], task: str, timeout: f
 def _explain(errors: str, task: str) -> str:
     reason = (errors.strip().splitlines() or ["the process that renders was killed"])[-1]
     if reason.startswith("gpld."):  # it has a message already, behind the name of its class
-        return reason.partition(": ")[2]
+        return reason.partition(": ")[2] or reason
     if task.startswith(GYM_PREFIX):
         return reason
     return f"{reason}. MuJoCo renders with EGL or OSMesa; Debian: `apt install {machine.GL_PACKAGES}`"
