@@ -75,18 +75,26 @@ CRAFTER = f"{GYM_PREFIX}gpld.envs.crafter:Crafter-v1"
 """Crafter, which Gymnasium knows once this module is imported."""
 
 
-def registered_tasks() -> list[str]:
-    """Crafter, and the tasks that Gymnasium and the installed EnvPool have in their registries."""
+def registered_tasks(module: str = "") -> list[str]:
+    """Crafter, and the tasks that Gymnasium and the installed EnvPool have in their registries.
+
+    With an imported module, also those that are not Gymnasium's own: they go by the module's name.
+    """
     import gymnasium
 
-    specs = gymnasium.registry.items()
-    # Without a place in a module, an entry only says what became of it.
-    found = [CRAFTER, *(GYM_PREFIX + name for name, spec in specs if isinstance(spec.entry_point, str))]
+    found = [CRAFTER]
+    for name, spec in gymnasium.registry.items():
+        entry = spec.entry_point
+        place = entry if isinstance(entry, str) else getattr(entry, "__module__", "")
+        if not place.startswith("gymnasium."):
+            found += [f"{GYM_PREFIX}{module}:{name}"] if module else []
+        elif isinstance(entry, str):  # others only say what became of them
+            found.append(GYM_PREFIX + name)
     with suppress(Exception):  # of whatever kind: EnvPool is not there, or cannot be imported
         from envpool.registration import registry
 
         found += [POOL_PREFIX + name for name in registry.specs]
-    return found
+    return [*dict.fromkeys(found)]  # Crafter registers itself, too
 
 
 def near(task: str, known: Iterable[str]) -> list[str]:

@@ -102,7 +102,7 @@ def _unknown(name: str, error: Exception) -> ConfigError:
     if name.startswith("ALE/"):
         install = f"pip install {PACKAGES['ale_py']}"
         hint = f"; Gymnasium's own, whose images must be resized, is gym:ale_py:{name}, with {install}"
-    if names := near(f"{GYM_PREFIX}{name}", registered_tasks()):
+    if names := near(f"{GYM_PREFIX}{name}", registered_tasks(name.rpartition(":")[0])):
         hint += f"; did you mean {' or '.join(names)}?"
     reason = in_line(error).partition(". ")[0]  # and not Gymnasium's own guesses
     return ConfigError(f"task 'gym:{name}' is not known: {reason}{hint}")

@@ -222,6 +222,19 @@ def test_atari_s_own_package_is_named():
         make("gym:ALE/Pong-v5", count=1, seed=0)
 
 
+def test_tasks_of_a_module_are_named_with_it():
+    gymnasium.register("Counting-v0", Counter)
+    try:
+        for typed in ("tests.envs.custom:Countin-v0", "tests.envs.custom:Counting-v3"):
+            with pytest.raises(ConfigError, match=r"did you mean gym:tests\.envs\.custom:Counting-v0\b"):
+                make(f"gym:{typed}", count=1, seed=0)
+        with pytest.raises(ConfigError, match="is not known") as shown:
+            make("gym:Countin-v0", count=1, seed=0)
+        assert "gym:Counting-v0" not in str(shown.value)  # which finds nothing where no module is named
+    finally:
+        gymnasium.registry.pop("Counting-v0")
+
+
 def test_an_old_version_is_made_without_a_warning():
     """Warnings are errors here."""
     gymnasium.register("Old-v0", Counter)
