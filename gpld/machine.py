@@ -37,13 +37,29 @@ class Memory(NamedTuple):
 
 
 def install(extra: str) -> str:
-    """What to type for one of the extras in pyproject.toml, wherever this package was installed from."""
-    packages = [str(package) for package in _packages(extra)]
-    command = f"pip install {shlex.join(packages or [f'.[{extra}]'])}"
+    """What to type for one of the extras in pyproject.toml, wherever this package was installed from.
+
+    It names what is missing, or all of the extra if nothing is.
+    """
+    packages = [*_packages(extra)]
+    missing = [package for package in packages if not _is_installed(package)]
+    named = [str(package) for package in missing or packages] or [f".[{extra}]"]
+    command = f"pip install {shlex.join(named)}"
     # From Python 3.13 on, labmaze, which only dm_control's mazes use, has no wheels.
     if extra == "suite" and sys.version_info >= (3, 13):
-        command += f", and for dm_control pip install --no-deps dm_control=={SIMULATORS['dm_control']}"
+        alone = f"pip install --no-deps dm_control=={SIMULATORS['dm_control']}"
+        command = alone if packages and not missing else f"{command}, and for dm_control {alone}"
     return command
+
+
+def _is_installed(package: "Requirement") -> bool:
+    """Whether a package is there, in a version that will do."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version(package.name) in package.specifier
+    except PackageNotFoundError:
+        return False
 
 
 def _packages(extra: str) -> Iterator["Requirement"]:

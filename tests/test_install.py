@@ -144,6 +144,11 @@ def test_the_tested_simulators_are_those_of_the_lock(python, monkeypatch):
     assert tested == {name: locked[name.replace("_", "-")] for name in tested}
 
 
+def missing(name):
+    """In place of a function of importlib.metadata."""
+    raise PackageNotFoundError(name)
+
+
 @pytest.mark.parametrize("extra", ["cuda", "onnx", "ray", "slurm", "torch", "video", "wandb"])
 def test_an_extra_is_named_by_its_packages(extra):
     pip, verb, *packages = shlex.split(install(extra))
@@ -156,13 +161,20 @@ def test_simulators_are_named_for_the_python_that_is_here(version, monkeypatch):
     simulators = [f"{name.replace('_', '-')}=={number}" for name, number in machine.SIMULATORS.items()]
     assert {*simulators} <= {*shlex.split(install("suite").replace("dm_control", "dm-control"))}
     monkeypatch.setattr(sys, "version_info", (*version, 0))
-    assert ("and for dm_control pip install --no-deps" in install("suite")) == (version >= (3, 13))
+    alone = f"pip install --no-deps dm_control=={machine.SIMULATORS['dm_control']}"
+    assert (install("suite") == alone) == (version >= (3, 13))  # all else is installed
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert install("suite").startswith("pip install ")
+    assert install("suite").endswith(f", and for dm_control {alone}") == (version >= (3, 13))
+
+
+def test_only_what_is_missing_is_named(monkeypatch):
+    versions = {"onnx": "1.16.0", "onnxruntime": "1.20.1"}
+    monkeypatch.setattr("importlib.metadata.version", versions.__getitem__)
+    assert install("onnx") == "pip install 'onnx>=1.17'"
 
 
 def test_without_an_installation_an_extra_is_of_the_checkout(monkeypatch):
-    def missing(name):
-        raise PackageNotFoundError(name)
-
     monkeypatch.setattr("importlib.metadata.requires", missing)
     assert install("onnx") == "pip install '.[onnx]'"
 
