@@ -70,11 +70,8 @@ def _packages(extra: str) -> Iterator["Requirement"]:
 
     with suppress(PackageNotFoundError):
         for package in map(Requirement, requires("gpld") or ()):
-            if (
-                package.marker
-                and package.marker.evaluate({"extra": extra})
-                and "extra" in str(package.marker)
-            ):
+            marker = package.marker
+            if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
                 package.marker = None
                 yield package
 
